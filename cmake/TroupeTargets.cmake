@@ -1,0 +1,52 @@
+# Compiler settings and the three functions every folder uses.
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(troupe_options INTERFACE)
+target_include_directories(troupe_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+if(TROUPE_SANITIZE)
+    target_compile_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer
+                           -fno-sanitize-recover=all)
+    target_link_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE})
+    if(TROUPE_SANITIZE MATCHES "undefined")
+        # CAF 0.17 binds a reference to null in its own headers.
+        target_compile_options(troupe_options INTERFACE -fno-sanitize=null)
+    endif()
+endif()
+
+# troupe_library(NAME SOURCES a.cpp ... DEPS other ...): a static library of one folder. An empty SOURCES makes an
+# interface library. DEPS are the folders it may include.
+function(troupe_library name)
+    cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+    if(arg_SOURCES)
+        add_library(troupe_${name} STATIC ${arg_SOURCES})
+        set_target_properties(troupe_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+        target_link_libraries(troupe_${name} PUBLIC troupe_options ${arg_DEPS})
+    else()
+        add_library(troupe_${name} INTERFACE)
+        target_link_libraries(troupe_${name} INTERFACE troupe_options ${arg_DEPS})
+    endif()
+endfunction()
+
+# troupe_program(NAME SOURCES ... DEPS ...): a program in build/.../bin.
+function(troupe_program name)
+    cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+    add_executable(${name} ${arg_SOURCES})
+    target_link_libraries(${name} PRIVATE troupe_options ${arg_DEPS})
+endfunction()
+
+# troupe_test(NAME LABEL unit SOURCES ... DEPS ...): a GoogleTest program whose cases ctest lists one by one.
+function(troupe_test name)
+    cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+    if(NOT arg_TIMEOUT)
+        set(arg_TIMEOUT 120)
+    endif()
+    add_executable(${name} ${arg_SOURCES})
+    target_link_libraries(${name} PRIVATE troupe_options GTest::gtest GTest::gmock GTest::gtest_main ${arg_DEPS})
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+                         PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})
+endfunction()

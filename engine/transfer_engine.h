@@ -1,0 +1,151 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "engine/types.h"
+#include "metadata/metadata_store.h"
+#include "metadata/segment_desc.h"
+#include "transports/transport.h"
+
+namespace caf {
+class actor_system;
+}
+
+namespace troupe {
+
+class ActorApi;
+class EngineCore;
+
+/// What an embedding program may give an engine before init.
+struct EngineOptions {
+    Config config;
+    Logger log;                                        ///< Null: warnings to standard error.
+    caf::actor_system* system = nullptr;               ///< Null: the engine makes its own. Must outlive the engine.
+    std::function<std::unique_ptr<MetadataStore>()> inproc_store;  ///< Serves the scheme "inproc://".
+};
+
+/// One region of a batch registration.
+struct BufferEntry {
+    void* addr = nullptr;
+    std::size_t length = 0;
+};
+
+/// One transfer engine: a segment of its own that peers reach, and the means to reach theirs.
+///
+/// Every call may be made from any thread, also several at once, but for the constructor, the destructor and moving.
+/// Several engines in one process share nothing. A failed call changes nothing. After fork() the child must not use it.
+class TransferEngine {
+  public:
+    explicit TransferEngine(EngineOptions options = {});
+    ~TransferEngine();  ///< freeEngine().
+    TransferEngine(const TransferEngine&) = delete;
+    TransferEngine& operator=(const TransferEngine&) = delete;
+
+    // --- life --------------------------------------------------------------------------------------------------
+
+    /// Starts the loops, the control server and the metadata client, and publishes the local segment.
+    ///
+    /// @param metadata_conn "p2p" (or "P2PHANDSHAKE"): no store, a segment's name is its control endpoint.
+    ///     "inproc://": the store of EngineOptions. An unknown scheme is InvalidArgument and lists the known ones.
+    /// @param local_server_name the name of the local segment. With p2p it may be "host", "host:port" or empty; the
+    ///     segment's name is then the advertised host and the control port (see localSegmentName).
+    /// @param ip_or_host numeric address or interface name to listen on and advertise. Empty: the host of
+    ///     local_server_name if it is an address of this machine, else 127.0.0.1 for "localhost" or an empty name,
+    ///     else the most routable address of an interface that is up.
+    /// @param rpc_port control port; 0: any free one.
+    /// Errors: AlreadyExists (init was called), InvalidArgument, ResourceExhausted (port taken, threads refused), or
+    /// the store's.
+    Status init(const std::string& metadata_conn, const std::string& local_server_name,
+                const std::string& ip_or_host = "", std::uint16_t rpc_port = 0);
+
+    /// Ends everything within a bound: running transfers end as CANCELED, peers are told. Idempotent.
+    Status freeEngine();
+
+    /// The name that peers open: with p2p "host:port".
+    std::string localSegmentName() const;
+    Incarnation incarnation() const;
+
+    // --- transports --------------------------------------------------------------------------------------------
+
+    /// "tcp" or "null". The same-process path needs no installation. `args` is reserved and must be null.
+    /// AlreadyExists; NotFound lists the known names; the transport's own error leaves nothing behind.
+    /// Regions registered before become usable by it too. The pointer is the engine's; it ends with uninstall.
+    Result<Transport*> installTransport(const std::string& proto, void** args = nullptr);
+    /// Null when it is not installed.
+    Transport* getTransport(const std::string& proto) const;
+    /// NotFound; BatchBusy while transfers may use it (any running batch). Peers' work on it is cut.
+    Status uninstallTransport(const std::string& proto);
+
+    // --- memory ------------------------------------------------------------------------------------------------
+
+    /// Makes [addr, addr + length) usable as source, and reachable by peers when `remote_accessible`.
+    /// InvalidArgument: zero length, null, or wraps. AddressOverlapped: shares bytes with another region (touching
+    /// is fine). The transports' errors roll everything back. `update_metadata` false: peers that look at the
+    /// descriptor hear of it with the next update; access is not affected.
+    Status registerLocalMemory(void* addr, std::size_t length, const std::string& location = "*",
+                               bool remote_accessible = true, bool update_metadata = true);
+    /// All or nothing.
+    Status registerLocalMemoryBatch(const std::vector<BufferEntry>& buffers, const std::string& location = "*",
+                                    bool remote_accessible = true);
+    /// `addr` is the base given to registerLocalMemory; AddressNotRegistered otherwise. New work on the region is
+    /// refused at once; waits until no transfer and no peer uses it, at most `unregister_timeout`. Peers' work past
+    /// that is cut. Past the bound with own transfers: BatchBusy naming the batches, and the region stays registered.
+    Status unregisterLocalMemory(void* addr, bool update_metadata = true);
+    /// Stops at the first error, which names the address; the ones before it are unregistered.
+    Status unregisterLocalMemoryBatch(const std::vector<void*>& addrs);
+
+    // --- segments ----------------------------------------------------------------------------------------------
+
+    /// Finds a segment and connects to its owner, at most `open_timeout`. The own name and "" differ: "" is an error,
+    /// the own name is kLocalSegmentID. Opening an open segment gives the same id and counts.
+    /// InvalidArgument, NotFound, ConnectionRefused, Timeout, ProtocolError, StaleIncarnation.
+    Result<SegmentID> openSegment(const std::string& name);
+    /// The id is dead when as many closes as opens were made. StaleHandle. BatchBusy when transfers are running.
+    Status closeSegment(SegmentID segment);
+    /// The descriptor as last fetched; of kLocalSegmentID the current one. StaleHandle.
+    Result<std::shared_ptr<const SegmentDesc>> getSegmentDescByID(SegmentID segment) const;
+    /// Fetches anew the descriptor of one open segment, or of all ("").
+    Status syncSegmentCache(const std::string& name = "");
+    /// Publishes the local descriptor to the store now (with p2p there is nothing to do).
+    Status updateLocalSegmentDesc();
+    /// Asks the owner over its control connection, within `timeout`. Ok: that incarnation answers now.
+    /// PeerDown, Timeout, StaleIncarnation (restarted), StaleHandle.
+    Status probePeerAliveByID(SegmentID segment, std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
+    /// location -> (preferred, available) devices of this machine.
+    PriorityMatrix getLocalTopology() const;
+
+    // --- transfers ---------------------------------------------------------------------------------------------
+
+    /// A batch that holds up to `capacity` tasks in its life. InvalidArgument: 0 or above `max_batch_tasks`.
+    /// CapacityExceeded: `max_batches` are live.
+    Result<BatchID> allocateBatchID(std::size_t capacity);
+    /// Adds tasks; their ids continue from the tasks already in the batch. Nothing is submitted on error.
+    /// StaleHandle (batch or segment), CapacityExceeded, AddressNotRegistered (source), TransportMissing,
+    /// InvalidArgument (null source, source range wraps). The remote range is checked by its owner later.
+    Status submitTransfer(BatchID batch, const std::vector<TransferRequest>& requests);
+    /// StaleHandle; InvalidArgument: no such task.
+    Result<TransferStatus> getTransferStatus(BatchID batch, std::size_t task) const;
+    /// PENDING until every task is terminal (COMPLETED for an empty batch); then COMPLETED, or the worst of its tasks
+    /// with the first failed task's error.
+    Result<TransferStatus> getBatchTransferStatus(BatchID batch) const;
+    /// Blocks until every task is terminal and returns the batch's status; PENDING when `timeout` passes first.
+    Result<TransferStatus> waitTransfer(BatchID batch, std::chrono::microseconds timeout) const;
+    /// BatchBusy while a task is not terminal. StaleHandle.
+    Status freeBatchID(BatchID batch);
+
+    /// The interface for services that run CAF themselves; see engine/actor_api.h. Null before init.
+    ActorApi* actorApi();
+
+  private:
+    std::unique_ptr<EngineCore> core_;
+};
+
+}  // namespace troupe

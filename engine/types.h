@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "transports/nic.h"
+
+namespace troupe {
+
+/// A batch of transfers. Carries a generation: the id of a freed batch is an error (StaleHandle), never another batch.
+using BatchID = std::uint64_t;
+inline constexpr BatchID kInvalidBatchID = 0;
+
+/// An open remote (or the local) segment. Carries a generation as BatchID does.
+using SegmentID = std::uint64_t;
+inline constexpr SegmentID kInvalidSegmentID = 0;
+/// The engine's own segment; always open.
+inline constexpr SegmentID kLocalSegmentID = 1;
+
+/// One read or write of a contiguous range.
+struct TransferRequest {
+    static constexpr Opcode READ = Opcode::Read;    ///< From the segment into `source`.
+    static constexpr Opcode WRITE = Opcode::Write;  ///< From `source` into the segment.
+
+    Opcode opcode = READ;
+    void* source = nullptr;           ///< Local memory, wholly inside registered regions.
+    SegmentID target_id = kInvalidSegmentID;
+    std::uint64_t target_offset = 0;  ///< The owner's address of the first byte.
+    std::size_t length = 0;           ///< Bytes; 0 completes at once.
+    int advise_retry_cnt = 0;         ///< Attempts after the first; at least `retry_count` of the config is made.
+    /// When the task ends as TIMEOUT if nothing else ended it; kForever: the config's `transfer_timeout` from submit.
+    TimePoint deadline = kForever;
+};
+
+enum class TransferStatusEnum : int {
+    WAITING = 0,    ///< Not submitted yet.
+    PENDING = 1,    ///< Accepted, not ended.
+    INVALID = 2,    ///< The request could not be started. Terminal.
+    CANCELED = 3,   ///< Terminal.
+    COMPLETED = 4,  ///< The bytes are in destination memory and visible there. Terminal.
+    TIMEOUT = 5,    ///< The deadline passed. Terminal.
+    FAILED = 6,     ///< `error` says why. Terminal.
+};
+
+constexpr bool isTerminal(TransferStatusEnum s) { return s >= TransferStatusEnum::INVALID; }
+/// "COMPLETED" and so on.
+const char* toString(TransferStatusEnum s);
+
+/// How a task or a batch stands.
+struct TransferStatus {
+    TransferStatusEnum s = TransferStatusEnum::WAITING;
+    std::size_t transferred_bytes = 0;  ///< Bytes known to have arrived; final once `s` is terminal.
+    bool quiesced = true;               ///< False: something may still touch the local buffer (see docs/design.md, rule 4).
+    Status error;                       ///< Why the task ended without success; of a batch, its first failed task's.
+};
+
+}  // namespace troupe

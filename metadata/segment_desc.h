@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/endpoint.h"
+#include "base/incarnation.h"
+#include "base/status.h"
+
+namespace troupe {
+
+/// A NIC as the common schema names it.
+struct DeviceDesc {
+    std::string name;
+    std::uint16_t lid = 0;
+    std::string gid;
+    bool operator==(const DeviceDesc&) const = default;
+};
+
+/// One registered region of a segment.
+struct BufferDesc {
+    std::string location;             ///< "cpu:0", "cuda:1" or "*"; the schema's `name`.
+    std::uint64_t addr = 0;           ///< In the owner's address space.
+    std::uint64_t length = 0;         ///< Bytes, > 0.
+    std::vector<std::uint32_t> rkeys; ///< One per device, in the order of `SegmentDesc::devices`; empty without RDMA.
+    std::uint64_t generation = 0;     ///< Counts registrations of the owner; tells a region from its successor.
+    bool remote_accessible = true;    ///< False: listed for completeness, never reachable.
+    bool operator==(const BufferDesc&) const = default;
+};
+
+/// location -> (preferred devices, available devices).
+using PriorityMatrix = std::map<std::string, std::pair<std::vector<std::string>, std::vector<std::string>>>;
+
+/// What a process tells others about the memory it serves. See docs/design.md for the JSON.
+struct SegmentDesc {
+    std::string name;
+    std::string protocol = "tcp";  ///< First transport, for readers that know only the common schema.
+    std::vector<DeviceDesc> devices;
+    std::vector<BufferDesc> buffers;
+    PriorityMatrix priority_matrix;
+    std::uint16_t tcp_data_port = 0;  ///< First TCP lane port.
+    std::string timestamp;            ///< When it was made, "2026-01-31 12:00:00"; for people only.
+
+    // The "troupe" object.
+    Incarnation incarnation;
+    std::string boot_id;
+    Endpoint control;                         ///< Where the owner's ControlServer listens.
+    std::vector<std::string> transports;      ///< Names of the transports that can reach it, best first.
+    std::vector<std::uint16_t> lane_ports;    ///< One TCP data port per data loop.
+    std::uint64_t version = 0;                ///< Grows with every change of this incarnation's descriptor.
+
+    bool operator==(const SegmentDesc&) const = default;
+};
+
+/// The JSON of docs/design.md, compact. Local keys are written as zeros, as many as there are rkeys.
+std::string encodeSegmentDesc(const SegmentDesc& desc);
+
+/// Parses hostile text. ProtocolError names the field and what is wrong with it: not JSON, too deep, wrong type,
+/// missing, a range that wraps or is empty, more than kMaxBuffers buffers. Unknown fields are ignored; a missing
+/// "troupe" object gives a null incarnation.
+Result<SegmentDesc> decodeSegmentDesc(std::string_view text);
+
+inline constexpr std::size_t kMaxBuffers = 1'000'000;
+inline constexpr std::size_t kMaxSegmentName = 1024;  ///< Bytes.
+
+}  // namespace troupe

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/clock.h"
+#include "base/incarnation.h"
+#include "base/status.h"
+#include "metadata/segment_desc.h"
+
+namespace troupe {
+
+enum class Opcode : std::uint8_t {
+    Read = 0,   ///< Remote memory to local memory.
+    Write = 1,  ///< Local memory to remote memory.
+};
+
+/// A process that serves a segment, at one incarnation. Immutable; shared by everyone who talks to it.
+struct Peer {
+    std::uint32_t index = 0;   ///< Small number, unique among the engine's peers.
+    std::string name;          ///< Segment name.
+    std::string host;          ///< Numeric address that its control connection reached; never a name.
+    std::shared_ptr<const SegmentDesc> desc;
+};
+
+/// One piece of a transfer: the unit a Nic posts. The Nic keeps a copy; the caller keeps both ranges valid until the
+/// request is completed or failed.
+struct WorkRequest {
+    std::byte* local = nullptr;
+    std::uint64_t remote = 0;  ///< Address in the peer's address space.
+    std::uint64_t length = 0;  ///< Bytes, > 0.
+    std::uint64_t cookie = 0;  ///< Given back unchanged; opaque to the Nic.
+    Opcode opcode = Opcode::Read;
+};
+
+/// `requests` work requests with the same cookie are done: their bytes are in destination memory and visible there.
+struct Completion {
+    std::uint64_t cookie = 0;
+    std::uint32_t requests = 0;
+    std::uint64_t bytes = 0;
+};
+
+/// One work request ended without success.
+struct Failure {
+    WorkRequest request;
+    Status cause;            ///< The first cause, with peer and device named; never the flush that followed it.
+    bool retryable = false;  ///< The path broke (lost, refused, timed out), the request itself was not refused.
+    bool quiesced = true;    ///< Nothing will touch `request.local` any more because of this request.
+};
+
+/// What one poll gathered. The owner clears and reuses it.
+struct Sweep {
+    std::vector<Completion> completed;
+    std::vector<Failure> failed;
+
+    bool empty() const { return completed.empty() && failed.empty(); }
+    void clear() {
+        completed.clear();
+        failed.clear();
+    }
+    /// Adds one finished request, merged with the previous entry when the cookie is the same.
+    void complete(std::uint64_t cookie, std::uint64_t bytes) {
+        if (!completed.empty() && completed.back().cookie == cookie) {
+            completed.back().requests += 1;
+            completed.back().bytes += bytes;
+        } else {
+            completed.push_back({cookie, 1, bytes});
+        }
+    }
+};
+
+/// What a Nic is and how much it takes.
+struct NicInfo {
+    std::string name;                        ///< "tcp0", "mlx5_0:1"; unique in the engine.
+    std::string transport;                   ///< "tcp", "rdma", ...
+    std::string location = "*";              ///< NUMA node it is near, "cpu:0", or "*".
+    std::uint64_t slice_bytes = 1u << 20;    ///< Best largest work request; longer ones are cut.
+    std::uint64_t merge_bytes = 0;           ///< Adjacent requests are merged up to this; 0: never.
+    std::uint64_t window_bytes = 8u << 20;   ///< Bytes in flight per path that keep it busy.
+    std::uint32_t window_requests = 1024;    ///< Work requests in flight per path, at most.
+};
+
+/// A Nic's name for its way to one peer. Valid from openPath until closePath.
+using PathId = std::uint32_t;
+
+/// One NIC, or one engine that moves bytes (a set of sockets, a memcpy engine, a CUDA stream). It has exactly one
+/// owner, and every call is made on that owner's turn: no call blocks, none is thread-safe, none knows of actors.
+class Nic {
+  public:
+    virtual ~Nic() = default;  ///< Closes everything; nothing touches any buffer afterwards.
+
+    virtual const NicInfo& info() const = 0;
+
+    /// A way to `peer`, made ready in the background; work may be posted at once and waits for it. An error here is
+    /// final for this peer (it serves no such transport, its address does not parse).
+    virtual Result<PathId> openPath(std::shared_ptr<const Peer> peer) = 0;
+    /// Ends everything posted on the path: each outstanding request appears in a later poll as failed with `cause`
+    /// (not retryable), quiesced wherever that can be. The path id is dead afterwards.
+    virtual void closePath(PathId path, const Status& cause) = 0;
+    /// As closePath, but the path stays and connects anew for the next post: how deadlines and cancels are made true.
+    /// Failures are marked retryable.
+    virtual void resetPath(PathId path, const Status& cause) = 0;
+
+    /// Takes work in order; returns how many of `requests` were taken, fewer only when the path's window is full.
+    /// Nothing is sent before the next poll. Requests may complete in any order.
+    virtual std::size_t post(PathId path, std::span<const WorkRequest> requests) = 0;
+
+    /// One pass: sends, receives, serves peers, and adds what ended to `sweep`. Bounded in time (some hundred
+    /// microseconds). True when anything moved, so that the loop polls again before it sleeps.
+    virtual bool poll(TimePoint now, Sweep& sweep) = 0;
+
+    /// Before sleep: makes `waitFd` readable as soon as poll would have something to do. False: poll again now.
+    virtual bool arm() = 0;
+    /// A descriptor for the loop's epoll (level-triggered EPOLLIN), or -1 when polling is the only way.
+    virtual int waitFd() const = 0;
+    /// The next time at which poll must run although waitFd is silent; kForever when none.
+    virtual TimePoint nextDeadline() const { return kForever; }
+
+    /// True while work from a peer is reading from or writing to `range`, so that it may not be unregistered yet.
+    /// Work posted here is counted by the poster, not by this.
+    virtual bool servesPeerIn(const ByteRange& range) const = 0;
+    /// Ends such work by cutting the connections it came on; servesPeerIn is false afterwards.
+    virtual void cutPeersIn(const ByteRange& range) = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/byte_range.h"
+
+namespace troupe {
+
+/// A range of local memory that the application registered.
+struct Region {
+    std::uint64_t id = 0;  ///< Unique in the engine's life, never reused: the generation of the descriptor.
+    ByteRange range;
+    std::string location = "*";     ///< "cpu:0", "cuda:1", or "*" for unknown.
+    bool remote_accessible = true;  ///< Peers may read and write it.
+};
+
+}  // namespace troupe

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/snapshot.h"
+#include "base/status.h"
+#include "transports/region.h"
+
+namespace troupe {
+
+/// An immutable set of regions, ordered by address. Any thread.
+///
+/// Two levels (chunks of at most kChunk regions), so that a new version shares all chunks but one with the last:
+/// registering N regions one by one costs O(N * sqrt(N)) small copies at worst, not N * N.
+class RegionMap {
+  public:
+    /// The registered region that contains `addr`, or null.
+    const Region* find(std::uint64_t addr) const;
+
+    /// Ok when every byte of `range` lies in registered regions, touching ones counted as one.
+    /// InvalidArgument: the range wraps. AddressNotRegistered: a byte is in no region. AccessDenied: `remote` and a
+    /// region on the way is not remotely accessible. The messages name the range and the first bad address.
+    /// A zero-length range is always covered.
+    Status covers(ByteRange range, bool remote) const;
+
+    std::size_t size() const { return size_; }
+    std::vector<Region> all() const;
+
+  private:
+    friend class RegistrationTable;
+    static constexpr std::size_t kChunk = 128;
+    using Chunk = std::vector<Region>;
+    std::vector<std::uint64_t> first_;                 ///< First address of each chunk.
+    std::vector<std::shared_ptr<const Chunk>> chunks_; ///< Non-empty chunks in address order.
+    std::size_t size_ = 0;
+};
+
+/// Which local memory is registered. Writers are the threads that call registerLocalMemory; readers are callers and
+/// data loops, through snapshots.
+///
+/// A mutex guards the writers' side, because registration is called from any thread and is slow and rare; no reader
+/// ever takes it.
+class RegistrationTable {
+  public:
+    RegistrationTable();
+
+    /// Claims a range before the transports are asked, so that two threads cannot register overlapping ranges.
+    /// InvalidArgument: zero length, null or wrapping range. AddressOverlapped: shares bytes with a registered,
+    /// pending or closing range (touching is fine). Returns the region with its id.
+    Result<Region> reserve(Region region);
+    /// Makes a reserved region visible to readers.
+    void commit(std::uint64_t id);
+    /// The same for several, in one new version.
+    void commit(const std::vector<std::uint64_t>& ids);
+    /// Forgets a region that is reserved or closing.
+    void remove(std::uint64_t id);
+
+    /// Hides the region that starts at `addr` from readers, so that no new work finds it, while the range stays
+    /// claimed. AddressNotRegistered: none starts there. BatchBusy: it is closing already.
+    Result<Region> beginRemoval(std::uint64_t addr);
+    /// Makes a closing region visible again.
+    void cancelRemoval(std::uint64_t id);
+
+    const Snapshot<RegionMap>& regions() const { return visible_; }
+
+  private:
+    enum class State { Pending, Visible, Closing };
+    struct Entry {
+        Region region;
+        State state;
+    };
+
+    void show(const Region& region, RegionMap& map);
+    void hide(const Region& region, RegionMap& map);
+
+    std::mutex writers_;
+    std::map<std::uint64_t, Entry> by_addr_;                 ///< Every claimed range by first address.
+    std::map<std::uint64_t, std::uint64_t> addr_of_id_;
+    std::uint64_t next_id_ = 1;
+    Snapshot<RegionMap> visible_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/incarnation.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "metadata/segment_desc.h"
+#include "transports/nic.h"
+#include "transports/registration_table.h"
+
+namespace troupe {
+
+/// What a transport gets of its engine. References outlive the transport and its Nics.
+struct TransportContext {
+    const Config& config;
+    const RegistrationTable& regions;
+    Incarnation incarnation;    ///< Of this engine.
+    std::string bind_host;      ///< Numeric address to listen on.
+    unsigned data_loops = 1;    ///< How many loops will each own a share of the Nics.
+    Logger log;
+};
+
+/// A kind of wire. Lives on the threads that call install and register; its Nics live on the data loops.
+class Transport {
+  public:
+    virtual ~Transport() = default;
+
+    /// "host", "tcp", "rdma", "cuda", "null".
+    virtual std::string name() const = 0;
+
+    /// Finds devices and opens ports. An error leaves nothing behind. Called once.
+    virtual Status install(const TransportContext& context) = 0;
+
+    /// The Nics, each with the data loop that should own it in [0, data_loops). Called once, after install.
+    struct PlacedNic {
+        unsigned loop;
+        std::unique_ptr<Nic> nic;
+    };
+    virtual std::vector<PlacedNic> takeNics() = 0;
+
+    /// Makes a region usable, all or nothing. Any thread, may take long; never on a data loop. Calls for different
+    /// regions may run at the same time.
+    virtual Status registerMemory(const Region& region) = 0;
+    virtual void unregisterMemory(const Region& region) = 0;
+
+    /// Adds what peers need to reach this transport to the engine's own descriptor.
+    virtual void describe(SegmentDesc& desc) const = 0;
+
+    /// Ok when `peer` can be reached; otherwise why not, for explain().
+    virtual Status reaches(const SegmentDesc& peer) const = 0;
+};
+
+}  // namespace troupe
