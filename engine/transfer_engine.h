@@ -10,7 +10,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "engine/types.h"
+#include "messages/transfer_types.h"
 #include "metadata/metadata_store.h"
 #include "metadata/segment_desc.h"
 #include "transports/transport.h"
