@@ -16,10 +16,11 @@ namespace troupe {
 /// environment and code, and remembers where each came from. The schema (key, unit, range, meaning) is in config.cpp.
 struct Config {
     // --- loops -------------------------------------------------------------------------------------------------
-    std::uint32_t data_loops = 0;                ///< Data loop threads; 0: half the cores, 1 to 4.
-    std::chrono::microseconds spin{50};          ///< Longest busy wait of a loop before it sleeps; adaptive below it.
-    bool waiter_drives = true;                   ///< A thread in waitTransfer runs a sleeping data loop itself.
-    std::chrono::microseconds drive_grace{100};  ///< How long a loop stays with its last driver, then with its thread.
+    std::uint32_t data_loops = 0;        ///< Data loop threads; 0: half the cores, 1 to 4.
+    std::chrono::microseconds spin{50};  ///< Longest busy wait of a loop before it sleeps; adaptive below it.
+    bool waiter_drives = true;           ///< A thread in waitTransfer runs a sleeping data loop itself.
+    std::chrono::microseconds drive_grace{
+        100};  ///< How long a loop stays with its last driver; then its thread takes it.
 
     // --- transfers ---------------------------------------------------------------------------------------------
     std::uint64_t slice_bytes = 1u << 20;                ///< Largest piece one work request carries.
@@ -70,6 +71,7 @@ class ConfigLoader {
     /// A JSON object of key: value, nested or dotted ({"tcp": {"lanes": 2}} or {"tcp.lanes": 2}). Values are strings
     /// with units ("64KiB", "5s"), numbers or booleans. InvalidArgument names an unknown key and the nearest known
     /// one, or the value and its range; nothing is applied then.
+    /// NotFound when there is no such file.
     Status loadFile(const std::string& path);
     Status loadJson(std::string_view text, const std::string& origin);
     /// Every TROUPE_* variable of `environment` ("NAME=value" strings, as environ). An unknown one is an error.
@@ -78,7 +80,8 @@ class ConfigLoader {
     Status set(std::string_view name, std::string_view value, const std::string& origin = "code");
 
     const Config& config() const { return config_; }
-    /// Where a value came from: "default", "file /etc/troupe.json", "environment TROUPE_SPIN", "code".
+    /// Where a value came from: "default", "file /etc/troupe.json", "environment TROUPE_SPIN", "code". Empty for an
+    /// unknown name.
     std::string provenance(std::string_view name) const;
 
   private:
