@@ -27,8 +27,8 @@ class EngineCore;
 /// What an embedding program may give an engine before init.
 struct EngineOptions {
     Config config;
-    Logger log;                                        ///< Null: warnings to standard error.
-    caf::actor_system* system = nullptr;               ///< Null: the engine makes its own. Must outlive the engine.
+    Logger log;                           ///< Null: warnings to standard error.
+    caf::actor_system* system = nullptr;  ///< Null: the engine makes its own. Must outlive the engine.
     std::function<std::unique_ptr<MetadataStore>()> inproc_store;  ///< Serves the scheme "inproc://".
 };
 
