@@ -131,7 +131,7 @@ void ControlChannel::Core::wantEvents() {
 void ControlChannel::Core::end(Status reason) {
     if (state_ == State::Closed) return;
     state_ = State::Closed;
-    reason_ = std::move(reason);
+    reason_ = reason.isOk() ? Status(Code::Canceled, "closed by this end") : std::move(reason);
     stopTimer();
     reactor_.unwatch(fd_.get());
     fd_.reset();
@@ -151,7 +151,7 @@ void ControlChannel::Core::finish(Status reason) {
     if (state_ == State::Connecting) return end(std::move(reason));
     if (state_ != State::Open) return;
     state_ = State::Finishing;
-    reason_ = std::move(reason);
+    reason_ = reason.isOk() ? Status(Code::Canceled, "closed by this end") : std::move(reason);
     startTimer(std::max<Duration>(options_.linger_timeout, std::chrono::milliseconds(1)), Code::Timeout, {});
     flush();
 }

@@ -66,7 +66,7 @@ class ControlChannel {
     /// Ends the handshake timer. To be called when the owner is satisfied with the peer.
     void handshakeDone();
 
-    /// Ends the channel now. onClosed follows with `reason`, which must not be Ok.
+    /// Ends the channel now. onClosed follows with `reason` (Canceled in the place of Ok).
     void close(Status reason);
     /// Sends what is queued, then ends the stream, waits for the peer to close, at most linger_timeout, and closes
     /// with `reason`: so a last Error or Goodbye arrives although more bytes of the peer are on their way (a plain

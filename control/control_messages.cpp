@@ -144,9 +144,8 @@ std::string ErrorReply::encode() const {
 
 Result<ErrorReply> ErrorReply::decode(const ControlFrame& frame) {
     return decodeFields<ErrorReply>(frame, [](FieldReader& reader, ErrorReply& error) {
-        const auto number = reader.takeNumber("code", INT32_MAX);
-        const auto code = static_cast<Code>(number);
-        error.code = code == Code::Ok || codeName(code) == "Unknown" ? Code::Internal : code;
+        const auto known = static_cast<Code>(reader.takeNumber("code", INT32_MAX));
+        error.code = known == Code::Ok || codeName(known) == "Unknown" ? Code::Internal : known;
         error.message = reader.takeString("message", kMaxControlText);
     });
 }
