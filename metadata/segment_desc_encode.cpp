@@ -52,7 +52,7 @@ class Writer {
     }
     template <class Range>
     void array(const Range& range) {
-        array(range, [this](const auto& element) { value(element); });
+        array(range, [this](const auto& element) { this->value(element); });
     }
 
     void reserve(std::size_t bytes) { out_.reserve(bytes); }
