@@ -83,6 +83,8 @@ struct NicInfo {
     std::uint64_t merge_bytes = 0;          ///< Adjacent requests are merged up to this; 0: never.
     std::uint64_t window_bytes = 8u << 20;  ///< Bytes in flight per path that keep it busy.
     std::uint32_t window_requests = 1024;   ///< Work requests in flight per path, at most.
+    /// It copies inside this process: requests whose ranges overlap must come whole, never cut.
+    bool same_address_space = false;
 };
 
 /// A Nic's name for its way to one peer. Valid from openPath until closePath.
