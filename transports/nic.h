@@ -79,7 +79,9 @@ struct NicInfo {
     std::string name;                        ///< "tcp0", "mlx5_0:1"; unique in the engine.
     std::string transport;                   ///< "tcp", "rdma", ...
     std::string location = "*";              ///< NUMA node it is near, "cpu:0", or "*".
-    std::uint64_t slice_bytes = 1u << 20;    ///< Best largest work request; longer ones are cut.
+    /// Best largest work request; longer ones are cut, but for those whose two ranges overlap (same process only):
+    /// their pieces would overwrite each other's source, so the Nic gets them whole.
+    std::uint64_t slice_bytes = 1u << 20;
     std::uint64_t merge_bytes = 0;           ///< Adjacent requests are merged up to this; 0: never.
     std::uint64_t window_bytes = 8u << 20;   ///< Bytes in flight per path that keep it busy.
     std::uint32_t window_requests = 1024;    ///< Work requests in flight per path, at most.
