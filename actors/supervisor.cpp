@@ -190,7 +190,7 @@ void Supervisor::quiesce(const QuiesceRange& request) {
 }
 
 void Supervisor::quiescePeers(const QuiesceRange& request) {
-    const auto left = std::make_shared<Countdown>(1 + workers_.size(), [reply = request.reply] { reply({}); });
+    const auto left = std::make_shared<Countdown>(1 + workers_.size(), [reply = request.reply] { reply(std::vector<BatchID>()); });
     for (const caf::actor& worker : workers_) {
         if (!worker) {
             left->part();

@@ -38,10 +38,10 @@ class EngineCore {
     /// NotInitialised unless the engine runs; Internal after a defect ended its data plane.
     Status usable() const;
 
-    /// Asks an actor and waits: `build(reply)` makes the message. Canceled when the engine ends meanwhile.
-    /// InvalidArgument on a loop's turn, where waiting would stop the engine.
+    /// Asks an actor and waits: `build(reply)` makes the message. Answer is Status or a Result. Canceled when the engine
+    /// ends meanwhile. InvalidArgument on a loop's turn, where waiting would stop the engine.
     template <class Answer, class Build>
-    Result<Answer> ask(const caf::actor& actor, Build&& build);
+    Answer ask(const caf::actor& actor, Build&& build);
 
     /// The loop on whose turn the calling thread is, if any.
     bool onAnyTurn() const;
@@ -86,7 +86,7 @@ class EngineCore {
 };
 
 template <class Answer, class Build>
-Result<Answer> EngineCore::ask(const caf::actor& actor, Build&& build) {
+Answer EngineCore::ask(const caf::actor& actor, Build&& build) {
     if (onAnyTurn())
         return Status(Code::InvalidArgument, "a blocking call from a completion callback would stop the engine");
     const auto promise = std::make_shared<std::promise<Answer>>();

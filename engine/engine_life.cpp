@@ -228,7 +228,7 @@ Result<Transport*> TransferEngine::installTransport(const std::string& proto, vo
     const auto done = core.ask<Status>(core.supervisor, [&](auto reply) {
         return InstallTransport{transport, made->preference, std::move(reply)};
     });
-    if (!done) return done.status();
+    if (!done) return done;
     core.transports.push_back({transport, made->preference});
     return transport.get();
 }
@@ -252,8 +252,7 @@ Status TransferEngine::uninstallTransport(const std::string& proto) {
         return Status(Code::BatchBusy, "transport '" + proto + "' may be in use: batches are running");
     const auto done = core.ask<Status>(
         core.supervisor, [&](auto reply) { return UninstallTransport{proto, std::move(reply)}; });
-    if (!done) return done.status();
-    if (!*done) return *done;
+    if (!done) return done;
     for (const Region& region : core.regions.regions().load()->all()) found->transport->unregisterMemory(region);
     core.transports.erase(found);
     return Status::ok();

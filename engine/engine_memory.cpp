@@ -87,7 +87,7 @@ Status TransferEngine::unregisterLocalMemory(void* addr, bool update_metadata) {
     if (const Status usable = core.usable(); !usable) return usable;
     const auto region = core.regions.beginRemoval(reinterpret_cast<std::uint64_t>(addr));
     if (!region) return region.status();
-    const auto users = core.ask<std::vector<BatchID>>(core.supervisor, [&](auto reply) {
+    const auto users = core.ask<Result<std::vector<BatchID>>>(core.supervisor, [&](auto reply) {
         return QuiesceRange{region->range, Clock::now() + core.settings().unregister_timeout, std::move(reply)};
     });
     if (!users || !users->empty()) {

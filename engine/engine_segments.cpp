@@ -13,29 +13,20 @@ Status closedSegment(SegmentID segment) {
     return Status(Code::StaleHandle, "segment " + std::to_string(segment) + " was closed or never opened");
 }
 
-/// The answer to a question whose answer is itself a Status or a Result.
-template <class T>
-Result<T> flatten(Result<Result<T>> answer) {
-    return answer ? std::move(*answer) : Result<T>(answer.status());
-}
-
-Status flatten(const Result<Status>& answer) { return answer ? *answer : answer.status(); }
-
 }  // namespace
 
 Result<SegmentID> TransferEngine::openSegment(const std::string& name) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    return flatten(core.ask<Result<SegmentID>>(core.directory, [&](auto reply) {
+    return core.ask<Result<SegmentID>>(core.directory, [&](auto reply) {
         return OpenSegment{name, Clock::now() + core.settings().open_timeout, std::move(reply)};
-    }));
+    });
 }
 
 Status TransferEngine::closeSegment(SegmentID segment) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    return flatten(
-        core.ask<Status>(core.directory, [&](auto reply) { return CloseSegment{segment, std::move(reply)}; }));
+    return core.ask<Status>(core.directory, [&](auto reply) { return CloseSegment{segment, std::move(reply)}; });
 }
 
 Result<std::shared_ptr<const SegmentDesc>> TransferEngine::getSegmentDescByID(SegmentID segment) const {
@@ -59,23 +50,23 @@ Result<std::shared_ptr<const SegmentDesc>> TransferEngine::getSegmentDescByID(Se
 Status TransferEngine::syncSegmentCache(const std::string& name) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    return flatten(core.ask<Status>(core.directory, [&](auto reply) {
+    return core.ask<Status>(core.directory, [&](auto reply) {
         return SyncSegments{name, Clock::now() + core.settings().open_timeout, std::move(reply)};
-    }));
+    });
 }
 
 Status TransferEngine::updateLocalSegmentDesc() {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    return flatten(core.ask<Status>(core.directory, [&](auto reply) { return PublishLocal{std::move(reply)}; }));
+    return core.ask<Status>(core.directory, [&](auto reply) { return PublishLocal{std::move(reply)}; });
 }
 
 Status TransferEngine::probePeerAliveByID(SegmentID segment, std::chrono::milliseconds timeout) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    return flatten(core.ask<Status>(core.directory, [&](auto reply) {
+    return core.ask<Status>(core.directory, [&](auto reply) {
         return ProbePeer{segment, saturatedAdd(Clock::now(), timeout), std::move(reply)};
-    }));
+    });
 }
 
 PriorityMatrix TransferEngine::getLocalTopology() const {

@@ -152,7 +152,7 @@ struct DataPlane {
 struct QuiesceRange {
     ByteRange range;
     TimePoint deadline;
-    std::function<void(std::vector<BatchID>)> reply;
+    std::function<void(Result<std::vector<BatchID>>)> reply;
 };
 
 /// Engine -> supervisor: end everything; the supervisor ends last. To the others: end now.
