@@ -1,15 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/endpoint.h"
 #include "base/incarnation.h"
 #include "base/status.h"
+#include "topology/topology.h"
 
 namespace troupe {
 
@@ -31,9 +30,6 @@ struct BufferDesc {
     bool remote_accessible = true;     ///< False: listed for completeness, never reachable.
     bool operator==(const BufferDesc&) const = default;
 };
-
-/// location -> (preferred devices, available devices).
-using PriorityMatrix = std::map<std::string, std::pair<std::vector<std::string>, std::vector<std::string>>>;
 
 /// What a process tells others about the memory it serves. See docs/design.md for the JSON.
 struct SegmentDesc {

@@ -7,8 +7,9 @@ Reads the table of include_rules.txt and every #include of every source below RO
 each line that includes
   * a folder that its own may not include,
   * a folder of the project with <> instead of quotes, or a path that is not "folder/file.h",
-  * a foreign header (caf/, infiniband/) that only other folders may see,
-and each cycle between folders. The exit status is 1 when there is any.
+  * a foreign header (caf/, infiniband/) that only other folders may see, also through other headers where a file
+    hides it,
+and cycles between folders. The exit status is 1 when there is any.
 """
 
 import argparse
@@ -21,56 +22,61 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".c"}
 
 
-def read_rules(path):
-    """Returns folder (or file) -> allowed folders, and foreign prefix -> folders that may include it."""
-    allowed, foreign = {}, {}
-    for line in path.read_text().splitlines():
-        words = line.split("#")[0].split()
-        if not words:
-            continue
-        folder, rest = words[0], words[1:]
-        allowed[folder] = {word for word in rest if not word.startswith("<")}
-        for word in rest:
-            if word.startswith("<"):
-                foreign.setdefault(word[1:], set()).add(folder)
-    return allowed, foreign
+class Rules:
+    """The table: folder -> folders it may include; foreign prefix -> folders that may; file -> prefixes it hides."""
+
+    def __init__(self, path):
+        self.allowed, self.foreign, self.hidden = {}, {}, {}
+        for line in path.read_text().splitlines():
+            subject, *words = line.split("#")[0].split() or [None]
+            prefixes = [word[1:] for word in words if word.startswith("<")]
+            if subject is None:
+                continue
+            if words[:1] == ["hides"]:
+                self.hidden[subject] = prefixes
+                continue
+            self.allowed[subject] = {word for word in words if not word.startswith("<")}
+            for prefix in prefixes:
+                self.foreign.setdefault(prefix, set()).add(subject)
+
+    def may_include(self, folder, other):
+        return other == folder or other in self.allowed[folder] or "*" in self.allowed[folder]
 
 
 def includes_of(path):
-    """Yields (line number, bracket, what) for every #include of a file."""
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-        match = INCLUDE.match(line)
-        if match:
-            yield number, match.group(1), match.group(2)
+    """Returns (line number, bracket, what) for every #include of a file."""
+    matches = enumerate(map(INCLUDE.match, path.read_text(errors="replace").splitlines()), 1)
+    return [(number, match.group(1), match.group(2)) for number, match in matches if match]
 
 
-def check_file(root, path, allowed, foreign, edges):
-    """Returns what is wrong with one file, and adds its folder's includes to `edges`."""
-    folder = path.relative_to(root).parts[0]
-    # A file with a line of its own is held to that line.
-    name = path.relative_to(root).as_posix()
-    subject, said = (name, name) if name in allowed else (folder, folder + "/")
+def check_file(name, includes, rules):
+    """Returns what is wrong with the includes of one file, whose name begins with its folder."""
+    folder = name.split("/")[0]
     faults = []
-    for number, bracket, what in includes_of(path):
-        where = f"{path.relative_to(root)}:{number}: "
+    for number, bracket, what in includes:
+        where = f"{name}:{number}: "
         first = what.split("/")[0]
-        for prefix, folders in foreign.items():
-            if what.startswith(prefix) and subject not in folders:
-                faults.append(f"{where}{said} may not include <{what}>; only {', '.join(sorted(folders))} may")
-        if first in allowed:
-            edges.setdefault(folder, {}).setdefault(first, where + f'"{what}"')
+        owners = [folders for prefix, folders in rules.foreign.items() if what.startswith(prefix)]
+        for folders in owners:
+            if folder not in folders:
+                faults.append(f"{where}{folder}/ may not include <{what}>; only {', '.join(sorted(folders))} may")
+        if first in rules.allowed:
             if bracket == "<":
                 faults.append(f'{where}write "{what}", not <{what}>')
-            if first != folder and first not in allowed[subject] and "*" not in allowed[subject]:
-                may = ", ".join(sorted(allowed[subject])) or "nothing of the project"
-                faults.append(f'{where}{said} may not include "{what}"; it may include {may}')
-        elif bracket == '"' and not any(what.startswith(prefix) for prefix in foreign):
+            if not rules.may_include(folder, first):
+                may = ", ".join(sorted(rules.allowed[folder])) or "nothing of the project"
+                faults.append(f'{where}{folder}/ may not include "{what}"; it may include {may}')
+        elif bracket == '"' and not owners:
             faults.append(f'{where}"{what}" does not begin with a folder of the project')
     return faults
 
 
-def find_cycles(edges):
+def find_cycles(files):
     """Returns cycles between folders as text with the includes that make them: at least one if there is any."""
+    edges = {}
+    for name, includes in files.items():
+        for number, _, what in includes:
+            edges.setdefault(name.split("/")[0], {}).setdefault(what.split("/")[0], f'{name}:{number}: "{what}"')
     found, finished = [], set()
 
     def visit(folder, trail):
@@ -90,6 +96,20 @@ def find_cycles(edges):
     return found
 
 
+def find_leaks(start, prefixes, files):
+    """Returns how `start` comes to include what it hides, through whatever other headers."""
+    faults, seen, waiting = [], {start}, [(start, start)]
+    while waiting:
+        name, trail = waiting.pop()
+        for number, _, what in files.get(name, []):
+            if any(what.startswith(prefix) for prefix in prefixes):
+                faults.append(f"{name}:{number}: {start} must not show <{what}>; the way there: {trail}")
+            if what not in seen:
+                seen.add(what)
+                waiting.append((what, f"{trail} -> {what}"))
+    return faults
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rules", type=pathlib.Path, default=ROOT / "scripts" / "include_rules.txt")
@@ -97,23 +117,26 @@ def main():
     args = parser.parse_args()
 
     root = args.root.resolve()
-    allowed, foreign = read_rules(args.rules)
-    faults, edges, files = [], {}, 0
+    rules = Rules(args.rules)
+    faults, files = [], {}
     for folder in sorted(entry for entry in root.iterdir() if entry.is_dir()):
         sources = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-        if folder.name == "build" or folder.name.startswith(".") or not sources:
+        if folder.name.startswith((".", "build")) or not sources:
             continue
-        if folder.name not in allowed:
+        if folder.name not in rules.allowed:
             faults.append(f"{folder.name}/ has sources but no line in {args.rules.name}")
             continue
         for path in sources:
-            files += 1
-            faults += check_file(root, path, allowed, foreign, edges)
-    faults += find_cycles(edges)
+            name = path.relative_to(root).as_posix()
+            files[name] = includes_of(path)
+            faults += check_file(name, files[name], rules)
+    faults += find_cycles(files)
+    for start, prefixes in rules.hidden.items():
+        faults += find_leaks(start, prefixes, files)
     if faults:
         print("\n".join(faults))
         sys.exit(f"{len(faults)} includes that the floors do not allow (scripts/include_rules.txt)")
-    print(f"The includes of {files} files keep to their floors.")
+    print(f"The includes of {len(files)} files keep to their floors.")
 
 
 if __name__ == "__main__":

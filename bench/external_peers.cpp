@@ -1,0 +1,164 @@
+#include "bench/external_peers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/child_process.h"
+
+namespace troupe::bench {
+
+namespace {
+
+constexpr auto kListenTimeout = std::chrono::seconds(10);
+/// On top of the time that the measurement itself should take. A machine that is busy elsewhere makes two spinning
+/// processes a hundred times slower.
+constexpr auto kSlack = std::chrono::seconds(60);
+
+/// From this block size on, 16 outstanding gets are as fast as 64 and need less memory.
+constexpr std::size_t kUcxLargeBlock = 1u << 20;
+
+Status notInstalled(const std::string& program) {
+    return {Code::NotFound, program + " is not installed: ./dev bench installs it"};
+}
+
+/// The last line of `text` that is not empty.
+std::string lastLine(const std::string& text) {
+    std::istringstream lines(text);
+    std::string last;
+    for (std::string line; std::getline(lines, line);) {
+        if (!line.empty()) last = line;
+    }
+    return last;
+}
+
+/// What a client said and what CPU time both ends took.
+struct Conversation {
+    std::string output;
+    double cpu_seconds = 0;
+};
+
+/// Runs `server`, then `client` once something listens on `port`, and returns what the client printed.
+Result<Conversation> converse(const ChildProcess::Options& server, const ChildProcess::Options& client, int port,
+                              std::chrono::milliseconds timeout) {
+    const std::string& program = client.argv.front();
+    auto serving = ChildProcess::start(server);
+    if (!serving) return serving.status();
+    if (!waitForListener(port, kListenTimeout)) return {Code::Timeout, program + ": its server does not listen"};
+    const double children_before = reapedChildrenCpuSeconds();
+    auto asking = ChildProcess::start(client);
+    if (!asking) return asking.status();
+    auto said = asking->finish(timeout);
+    if (!said) return said.status().withContext(program);
+    if (said->second != 0) {
+        return {Code::Internal, fmt::format("{} ended with {}: {}", program, said->second, lastLine(said->first))};
+    }
+    // Both serve one client and end by themselves.
+    auto served = serving->finish(kListenTimeout);
+    if (!served) return served.status().withContext(program + " server");
+    return Conversation{std::move(said->first), reapedChildrenCpuSeconds() - children_before};
+}
+
+struct UcxLine {
+    double percentile_us = 0;
+    double messages_per_second = 0;
+};
+
+struct UcxRun {
+    UcxLine line;
+    double cpu_seconds = 0;
+};
+
+/// The CSV of -v: iterations, percentile, average and overall latency, average and overall MB/s, average and overall
+/// messages/s; a header line, then one line of figures.
+Result<UcxLine> parseUcx(const std::string& output) {
+    std::vector<double> fields;
+    std::istringstream line(lastLine(output));
+    for (std::string field; std::getline(line, field, ',');) {
+        char* end = nullptr;
+        const double value = std::strtod(field.c_str(), &end);
+        if (end == field.c_str() || !std::isfinite(value)) break;
+        fields.push_back(value);
+    }
+    if (fields.size() != 8 || fields[7] <= 0) {
+        return {Code::ProtocolError, "ucx_perftest printed something else: " + lastLine(output)};
+    }
+    return UcxLine{fields[1], fields[7]};
+}
+
+Result<UcxRun> runUcx(std::vector<std::string> test, std::size_t iterations, std::size_t warmup, double seconds) {
+    if (!isInstalled("ucx_perftest")) return notInstalled("ucx_perftest");
+    const int port = freeLoopbackPort();
+    // UCX_WARN_UNUSED_ENV_VARS and the log level keep its warnings out of the figures.
+    const std::vector<std::string> environment = {"UCX_TLS=tcp", "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error"};
+    const std::string port_text = std::to_string(port);
+    ChildProcess::Options client{{"ucx_perftest", "127.0.0.1", "-p", port_text, "-f", "-v", "-n",
+                                  std::to_string(iterations), "-w", std::to_string(warmup)},
+                                 environment,
+                                 false};
+    client.argv.insert(client.argv.end(), test.begin(), test.end());
+    const auto expected = std::chrono::milliseconds(static_cast<long>(seconds * 1000));
+    auto said = converse({{"ucx_perftest", "-p", port_text}, environment, true}, client, port, expected + kSlack);
+    if (!said) return said.status();
+    auto line = parseUcx(said->output);
+    if (!line) return line.status();
+    return UcxRun{*line, said->cpu_seconds};
+}
+
+}  // namespace
+
+Result<double> runIperf3(std::size_t block, double seconds) {
+    if (!isInstalled("iperf3")) return notInstalled("iperf3");
+    // iperf3 counts whole seconds and takes at most 1 MiB a write.
+    const int whole = std::max(1, static_cast<int>(std::lround(seconds)));
+    constexpr std::size_t kLargestWrite = 1u << 20;
+    const std::string length = std::to_string(std::min(block, kLargestWrite));
+    const int port = freeLoopbackPort();
+    const std::string port_text = std::to_string(port);
+    auto said = converse({{"iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", port_text}, {}, true},
+                         {{"iperf3", "-c", "127.0.0.1", "-p", port_text, "-l", length, "-t", std::to_string(whole), "-J"},
+                          {},
+                          false},
+                         port, std::chrono::seconds(whole) + kSlack);
+    if (!said) return said.status();
+    const auto json = nlohmann::json::parse(said->output, nullptr, false);
+    const nlohmann::json::json_pointer received("/end/sum_received/bits_per_second");
+    if (!json.is_object() || !json.contains(received) || !json.at(received).is_number()) {
+        return {Code::ProtocolError, "iperf3 printed something else: " + lastLine(said->output)};
+    }
+    return json.at(received).get<double>() / 8e9;
+}
+
+Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double seconds) {
+    // It counts messages, not time: as many as the slowest figure known for it moves in that time (peers: 4 KiB
+    // 150,000/s, 64 KiB and up 4 GB/s put and 1.3 GB/s get). Its own choice of outstanding puts is its fastest; a
+    // get needs to be told.
+    const double per_second = std::min(150'000.0, (write ? 4e9 : 1.3e9) / static_cast<double>(block));
+    const auto iterations = static_cast<std::size_t>(std::max(32.0, per_second * seconds));
+    std::vector<std::string> test = {"-t", write ? "ucp_put_bw" : "ucp_get", "-s", std::to_string(block)};
+    if (!write) test.insert(test.end(), {"-O", block < kUcxLargeBlock ? "64" : "16"});
+    auto run = runUcx(test, iterations, iterations / 10, seconds * 2);
+    if (!run) return run.status();
+    const double rate = run->line.messages_per_second;
+    const double gigabytes = static_cast<double>(iterations + iterations / 10) * static_cast<double>(block) / 1e9;
+    return LoopFigures{rate * static_cast<double>(block) / 1e9, rate, run->cpu_seconds / gigabytes};
+}
+
+Result<LatencyFigures> runUcxLatency(bool write, std::size_t bytes, std::size_t count) {
+    LatencyFigures figures;
+    for (const auto& [rank, figure] : {std::pair("50", &figures.p50), std::pair("99", &figures.p99)}) {
+        auto run = runUcx({"-t", write ? "ucp_put_lat" : "ucp_get", "-s", std::to_string(bytes), "-O", "1", "-R", rank},
+                          count, count / 10, 2);
+        if (!run) return run.status();
+        *figure = run->line.percentile_us;
+    }
+    return figures;
+}
+
+}  // namespace troupe::bench

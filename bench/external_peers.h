@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "bench/bare_socket.h"
+
+namespace troupe::bench {
+
+/// Throughput of `iperf3` over loopback, one stream, writes of `block` bytes for `seconds`, in 10^9 bytes a second.
+/// Its buffers stay in cache, and it acknowledges nothing: a limit, not an equal. NotFound: not installed.
+Result<double> runIperf3(std::size_t block, double seconds);
+
+/// Throughput of `ucx_perftest` (UCX_TLS=tcp) over loopback: puts or gets of `block` bytes with enough outstanding,
+/// for about `seconds`. A put counts once it has left, not once it has arrived. `cpu_seconds_per_gigabyte` covers both
+/// ends and includes their start. NotFound: not installed.
+Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double seconds);
+
+/// Latency of `ucx_perftest` (UCX_TLS=tcp), one request at a time, both ends spinning: a get is a round trip, a put is
+/// half a round trip of an exchange of puts (its "put latency"). NotFound: not installed.
+Result<LatencyFigures> runUcxLatency(bool write, std::size_t bytes, std::size_t count);
+
+}  // namespace troupe::bench

@@ -1,0 +1,90 @@
+#include "bench/report.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace troupe::bench {
+
+namespace {
+
+constexpr const char* kLayout = "{:<30} {:>10} {:<8}  {:<22} {:>10}  {:>7}  {:<10} {:<4}\n";
+
+/// Three to four significant digits, with a suffix for thousands and millions.
+std::string number(double value) {
+    const double size = std::abs(value);
+    if (size >= 1e6) return fmt::format("{:.2f} M", value / 1e6);
+    if (size >= 1e4) return fmt::format("{:.1f} k", value / 1e3);
+    if (size >= 100) return fmt::format("{:.0f}", value);
+    return size >= 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.2f}", value);
+}
+
+std::string number(const std::optional<double>& value) { return value ? number(*value) : "-"; }
+
+/// ">= 0.95 x" for a ratio, ">= 3 M" for a value; empty for none.
+std::string targetText(const Target& target) {
+    using Kind = Target::Kind;
+    switch (target.kind) {
+        case Kind::None: return {};
+        case Kind::RatioAtLeast: return fmt::format(">= {} x", target.bound);
+        case Kind::RatioAtMost: return fmt::format("<= {} x", target.bound);
+        case Kind::ValueAtLeast: return fmt::format(">= {}", number(target.bound));
+        case Kind::ValueAtMost: return fmt::format("<= {}", number(target.bound));
+    }
+    return {};
+}
+
+nlohmann::json orNull(const std::optional<double>& value) {
+    return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+}
+
+nlohmann::json orNull(const std::string& text) {
+    return text.empty() ? nlohmann::json(nullptr) : nlohmann::json(text);
+}
+
+}  // namespace
+
+std::string tableHead() {
+    return fmt::format(fmt::runtime(kLayout), "row", "Troupe", "unit", "peer", "peer's", "ratio", "target", "met") +
+           std::string(112, '-') + "\n";
+}
+
+std::string tableLine(const Outcome& outcome) {
+    const std::string ratio = outcome.ratio ? fmt::format("{:.2f} x", *outcome.ratio) : "";
+    const char* met = !outcome.met ? "" : *outcome.met ? "yes" : "NO";
+    std::string line = fmt::format(fmt::runtime(kLayout), outcome.name, number(outcome.value), outcome.unit,
+                                   outcome.peer, outcome.peer.empty() ? "" : number(outcome.peer_value), ratio,
+                                   targetText(outcome.target), met);
+    if (!outcome.error.empty()) line += "    not measured: " + outcome.error + "\n";
+    return line;
+}
+
+Status writeJson(const std::vector<Outcome>& outcomes, const std::string& path) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& outcome : outcomes) {
+        nlohmann::json row = {{"name", outcome.name},
+                              {"value", orNull(outcome.value)},
+                              {"unit", outcome.unit},
+                              {"peer", orNull(outcome.peer)},
+                              {"peer_value", orNull(outcome.peer_value)},
+                              {"ratio", orNull(outcome.ratio)},
+                              {"target", orNull(targetText(outcome.target))},
+                              {"met", outcome.met ? nlohmann::json(*outcome.met) : nlohmann::json(nullptr)}};
+        if (!outcome.error.empty()) row["error"] = outcome.error;
+        list.push_back(std::move(row));
+    }
+    const auto folder = std::filesystem::path(path).parent_path();
+    std::error_code ignored;  // A folder that cannot be made shows as a file that cannot be opened.
+    if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+    std::ofstream file(path);
+    file << list.dump(2) << "\n";
+    file.close();
+    if (!file) return {Code::ResourceExhausted, path + " cannot be written"};
+    return Status::ok();
+}
+
+}  // namespace troupe::bench
