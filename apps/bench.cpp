@@ -94,6 +94,11 @@ Status checkOptions(const BenchOptions& options) {
     return Status::ok();
 }
 
+/// Within one process bytes are copied, whatever else is installed.
+std::string transportUsed(const BenchOptions& options) {
+    return options.local && options.engine.transport == "tcp" ? "host" : options.engine.transport;
+}
+
 Status runCommand(const BenchOptions& options, Console& console) {
     const auto report = bench(options, console);
     if (!report) return report.status();
@@ -151,7 +156,7 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
     fillPayload(*local, options.seed, 0);
 
     BenchReport report{.target = remote->name,
-                       .transport = options.engine.transport,
+                       .transport = transportUsed(options),
                        .threads = options.threads,
                        .inflight = options.inflight,
                        .scatter = options.scatter,

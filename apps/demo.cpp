@@ -13,6 +13,7 @@
 #include "apps/support/arguments.h"
 #include "apps/support/child_process.h"
 #include "apps/support/table.h"
+#include "apps/support/trace.h"
 #include "apps/support/units.h"
 #include "apps/verify.h"
 
@@ -142,6 +143,8 @@ Status Demo::runSteps(const std::string& trace) {
 Status Demo::run() {
     const auto trace = findTrace(options_.trace);
     if (!trace) return trace.status();
+    // A trace that cannot be read is said now, not after everything else.
+    if (const auto requests = readTraceFile(*trace); !requests) return requests.status();
     if (auto status = runSteps(*trace); !status) {
         if (server_)
             if (const auto code = server_->process.wait(std::chrono::milliseconds(0)))

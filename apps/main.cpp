@@ -52,7 +52,12 @@ void report(const ChosenCommand& command, const Status& status) {
 
 int run(int argc, char** argv) {
     CLI::App app("Troupe moves memory between processes and machines.", "troupe");
-    app.require_subcommand(1);
+    app.require_subcommand(0, 1);
+    app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+        const auto chain = failed->get_subcommands();
+        const std::string name = chain.empty() ? "troupe" : "troupe " + chain.front()->get_name();
+        return fmt::format("{}: {}\n  try: {} --help\n", name, error.what(), name);
+    });
     app.set_version_flag("--version", std::string("troupe ") + TROUPE_VERSION);
     ChosenCommand chosen;
     addDemoCommand(app, chosen);
@@ -68,6 +73,11 @@ int run(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         // Help and version are "errors" too, with exit code 0.
         return app.exit(error) == 0 ? 0 : kUsage;
+    }
+
+    if (!chosen.run) {
+        fmt::print(stderr, "troupe: which command?\n{}", app.help());
+        return kUsage;
     }
 
     auto stop = StopSignal::install();
