@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -109,9 +110,12 @@ bool runRows(const std::vector<Row>& rows, const CommandLine& line, std::vector<
                                       repeat, line.repeats),
                           std::exchange(first, false));
         };
+        std::string last_error;
         for (auto& outcome : measureRow(rows[i], line.settings, line.repeats, tell)) {
             progress.clear();
             fmt::print("{}", tableLine(outcome));
+            if (!outcome.error.empty() && outcome.error != last_error) fmt::print("    {}\n", outcome.error);
+            last_error = outcome.error;
             std::fflush(stdout);
             good = good && outcome.value.has_value();
             outcomes.push_back(std::move(outcome));

@@ -12,7 +12,7 @@ namespace troupe::bench {
 
 namespace {
 
-constexpr const char* kLayout = "{:<30} {:>10} {:<8}  {:<22} {:>10}  {:>7}  {:<10} {:<4}\n";
+constexpr const char* kLayout = "{:<28} {:>9} {:<10}  {:<14} {:>9}  {:>7}  {:<9} {}\n";
 
 /// Three to four significant digits, with a suffix for thousands and millions.
 std::string number(double value) {
@@ -50,7 +50,7 @@ nlohmann::json orNull(const std::string& text) {
 
 std::string tableHead() {
     return fmt::format(fmt::runtime(kLayout), "row", "Troupe", "unit", "peer", "peer's", "ratio", "target", "met") +
-           std::string(112, '-') + "\n";
+           std::string(104, '-') + "\n";
 }
 
 std::string tableLine(const Outcome& outcome) {
@@ -59,7 +59,7 @@ std::string tableLine(const Outcome& outcome) {
     std::string line = fmt::format(fmt::runtime(kLayout), outcome.name, number(outcome.value), outcome.unit,
                                    outcome.peer, outcome.peer.empty() ? "" : number(outcome.peer_value), ratio,
                                    targetText(outcome.target), met);
-    if (!outcome.error.empty()) line += "    not measured: " + outcome.error + "\n";
+    while (line.size() >= 2 && line[line.size() - 2] == ' ') line.erase(line.size() - 2, 1);
     return line;
 }
 
