@@ -17,9 +17,7 @@ struct ByteRange {
     bool wraps() const { return length > UINT64_MAX - addr; }
     /// First address after the range; only meaningful when it does not wrap.
     std::uint64_t end() const { return addr + length; }
-    bool contains(const ByteRange& other) const {
-        return !other.wraps() && other.addr >= addr && other.end() <= end();
-    }
+    bool contains(const ByteRange& other) const { return !other.wraps() && other.addr >= addr && other.end() <= end(); }
     bool overlaps(const ByteRange& other) const {
         return length != 0 && other.length != 0 && addr < other.end() && other.addr < end();
     }

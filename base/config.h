@@ -16,36 +16,37 @@ namespace troupe {
 /// environment and code, and remembers where each came from. The schema (key, unit, range, meaning) is in config.cpp.
 struct Config {
     // --- loops -------------------------------------------------------------------------------------------------
-    std::uint32_t data_loops = 0;                 ///< Data loop threads; 0: half the cores, 1 to 4.
-    std::chrono::microseconds spin{50};           ///< Longest busy wait of a loop before it sleeps; adaptive below it.
-    bool waiter_drives = true;                    ///< A thread in waitTransfer runs a sleeping data loop itself.
-    std::chrono::microseconds drive_grace{100};   ///< How long a loop stays with its last driver before its thread takes over.
+    std::uint32_t data_loops = 0;        ///< Data loop threads; 0: half the cores, 1 to 4.
+    std::chrono::microseconds spin{50};  ///< Longest busy wait of a loop before it sleeps; adaptive below it.
+    bool waiter_drives = true;           ///< A thread in waitTransfer runs a sleeping data loop itself.
+    std::chrono::microseconds drive_grace{
+        100};  ///< How long a loop stays with its last driver; then its thread takes it.
 
     // --- transfers ---------------------------------------------------------------------------------------------
-    std::uint64_t slice_bytes = 1u << 20;                      ///< Largest piece one work request carries.
-    std::uint32_t max_batches = 65536;                         ///< Live batches per engine.
-    std::uint32_t max_batch_tasks = 1u << 20;                  ///< Largest capacity of one batch.
-    std::chrono::milliseconds transfer_timeout{30000};         ///< Deadline of a request that names none; 0: none.
-    std::chrono::milliseconds unregister_timeout{5000};        ///< Bound on waiting for quiescence in unregister.
-    std::uint32_t retry_count = 1;                             ///< Attempts after the first on the same path.
+    std::uint64_t slice_bytes = 1u << 20;                ///< Largest piece one work request carries.
+    std::uint32_t max_batches = 65536;                   ///< Live batches per engine.
+    std::uint32_t max_batch_tasks = 1u << 20;            ///< Largest capacity of one batch.
+    std::chrono::milliseconds transfer_timeout{30000};   ///< Deadline of a request that names none; 0: none.
+    std::chrono::milliseconds unregister_timeout{5000};  ///< Bound on waiting for quiescence in unregister.
+    std::uint32_t retry_count = 1;                       ///< Attempts after the first on the same path.
 
     // --- control -----------------------------------------------------------------------------------------------
-    std::chrono::milliseconds connect_timeout{3000};    ///< TCP connect, control and data.
-    std::chrono::milliseconds handshake_timeout{2000};  ///< An accepted connection must say hello within this.
-    std::chrono::milliseconds keepalive_interval{1000}; ///< Between keepalive frames on a quiet control connection.
-    std::chrono::milliseconds keepalive_timeout{3000};  ///< Silence after which a control connection is dead.
-    std::chrono::milliseconds open_timeout{5000};       ///< openSegment and syncSegmentCache.
-    std::uint64_t max_descriptor_bytes = 64u << 20;     ///< Largest segment descriptor accepted.
-    std::uint32_t max_control_connections = 1024;       ///< Accepted control connections at once.
-    std::chrono::seconds lease_ttl{30};                 ///< Life of a record in a metadata store without renewal.
+    std::chrono::milliseconds connect_timeout{3000};     ///< TCP connect, control and data.
+    std::chrono::milliseconds handshake_timeout{2000};   ///< An accepted connection must say hello within this.
+    std::chrono::milliseconds keepalive_interval{1000};  ///< Between keepalive frames on a quiet control connection.
+    std::chrono::milliseconds keepalive_timeout{3000};   ///< Silence after which a control connection is dead.
+    std::chrono::milliseconds open_timeout{5000};        ///< openSegment and syncSegmentCache.
+    std::uint64_t max_descriptor_bytes = 64u << 20;      ///< Largest segment descriptor accepted.
+    std::uint32_t max_control_connections = 1024;        ///< Accepted control connections at once.
+    std::chrono::seconds lease_ttl{30};                  ///< Life of a record in a metadata store without renewal.
 
     // --- tcp ---------------------------------------------------------------------------------------------------
-    std::uint32_t tcp_lanes = 1;                    ///< Connections per peer and data loop.
-    std::uint64_t tcp_window_bytes = 8u << 20;      ///< Bytes in flight per peer and data loop.
-    std::uint32_t tcp_window_requests = 2048;       ///< Requests in flight per peer and data loop.
-    std::uint32_t tcp_max_connections = 4096;       ///< Accepted data connections per data loop.
-    std::uint64_t tcp_socket_buffer = 0;            ///< SO_SNDBUF and SO_RCVBUF; 0: the kernel's auto-tuning.
-    bool tcp_crc = false;                           ///< CRC32C over every payload, both ways.
+    std::uint32_t tcp_lanes = 1;                ///< Connections per peer and data loop.
+    std::uint64_t tcp_window_bytes = 8u << 20;  ///< Bytes in flight per peer and data loop.
+    std::uint32_t tcp_window_requests = 2048;   ///< Requests in flight per peer and data loop.
+    std::uint32_t tcp_max_connections = 4096;   ///< Accepted data connections per data loop.
+    std::uint64_t tcp_socket_buffer = 0;        ///< SO_SNDBUF and SO_RCVBUF; 0: the kernel's auto-tuning.
+    bool tcp_crc = false;                       ///< CRC32C over every payload, both ways.
 
     // --- host --------------------------------------------------------------------------------------------------
     std::uint64_t host_chunk_bytes = 1u << 20;  ///< Bytes copied before the loop looks at other work.
@@ -70,15 +71,17 @@ class ConfigLoader {
     /// A JSON object of key: value, nested or dotted ({"tcp": {"lanes": 2}} or {"tcp.lanes": 2}). Values are strings
     /// with units ("64KiB", "5s"), numbers or booleans. InvalidArgument names an unknown key and the nearest known
     /// one, or the value and its range; nothing is applied then.
+    /// NotFound when there is no such file.
     Status loadFile(const std::string& path);
     Status loadJson(std::string_view text, const std::string& origin);
-    /// Every TROUPE_* variable of `environment` ("NAME=value" strings, as environ). An unknown TROUPE_ name is an error.
+    /// Every TROUPE_* variable of `environment` ("NAME=value" strings, as environ). An unknown one is an error.
     Status loadEnvironment(const char* const* environment);
     /// One value from code or the command line.
     Status set(std::string_view name, std::string_view value, const std::string& origin = "code");
 
     const Config& config() const { return config_; }
-    /// Where a value came from: "default", "file /etc/troupe.json", "environment TROUPE_SPIN", "code".
+    /// Where a value came from: "default", "file /etc/troupe.json", "environment TROUPE_SPIN", "code". Empty for an
+    /// unknown name.
     std::string provenance(std::string_view name) const;
 
   private:

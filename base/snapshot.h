@@ -1,31 +1,44 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 namespace troupe {
 
 /// The latest version of an immutable value, published by one writer and read from any thread.
 ///
-/// An atomic, because readers are callers' threads and data loops that must not wait for the writer. A reader
-/// that looks often keeps its own shared_ptr and calls `refresh`, which costs one load while nothing changed.
+/// Readers are callers' threads and data loops, so one that looks often does it through a SnapshotReader, which costs
+/// one atomic load while nothing changed. Only when something did does it take the mutex, which is held for the copy
+/// of one pointer. (std::atomic<std::shared_ptr> of libstdc++ 12 is a spin lock inside, and its load lets go of the
+/// lock in relaxed order: a data race with the next store, which ThreadSanitizer reports.)
 template <class T>
 class Snapshot {
   public:
     explicit Snapshot(std::shared_ptr<const T> initial) : current_(std::move(initial)) {}
 
-    std::shared_ptr<const T> load() const { return current_.load(std::memory_order_acquire); }
+    std::shared_ptr<const T> load() const {
+        const std::lock_guard lock(mutex_);
+        return current_;
+    }
 
     /// One writer at a time; the caller sees to that.
     void publish(std::shared_ptr<const T> next) {
-        current_.store(std::move(next), std::memory_order_release);
+        {
+            const std::lock_guard lock(mutex_);
+            current_.swap(next);
+        }
+        // The old value, if this was its last holder, ends here: outside of the lock.
         version_.fetch_add(1, std::memory_order_release);
     }
 
     std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
   private:
-    std::atomic<std::shared_ptr<const T>> current_;
+    mutable std::mutex mutex_;
+    std::shared_ptr<const T> current_;
     std::atomic<std::uint64_t> version_{1};
 };
 

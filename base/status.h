@@ -70,8 +70,9 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
   public:
-    Result(T value) : value_(std::move(value)) {}
-    Result(Status status) : status_(std::move(status)) {}
+    // Implicit, so that a function returns a value or a Status as it is.
+    Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+    Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
     Result(Code code, std::string message) : status_(code, std::move(message)) {}
 
     bool isOk() const { return value_.has_value(); }

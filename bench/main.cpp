@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <fnmatch.h>
 #include <unistd.h>
 
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <fmt/format.h>
 
 #include "bench/bare_socket.h"
 #include "bench/report.h"

@@ -1,11 +1,12 @@
 #include "bench/report.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace troupe::bench {
@@ -42,9 +43,7 @@ nlohmann::json orNull(const std::optional<double>& value) {
     return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
 }
 
-nlohmann::json orNull(const std::string& text) {
-    return text.empty() ? nlohmann::json(nullptr) : nlohmann::json(text);
-}
+nlohmann::json orNull(const std::string& text) { return text.empty() ? nlohmann::json(nullptr) : nlohmann::json(text); }
 
 }  // namespace
 
@@ -56,9 +55,9 @@ std::string tableHead() {
 std::string tableLine(const Outcome& outcome) {
     const std::string ratio = outcome.ratio ? fmt::format("{:.2f} x", *outcome.ratio) : "";
     const char* met = !outcome.met ? "" : *outcome.met ? "yes" : "NO";
-    std::string line = fmt::format(fmt::runtime(kLayout), outcome.name, number(outcome.value), outcome.unit,
-                                   outcome.peer, outcome.peer.empty() ? "" : number(outcome.peer_value), ratio,
-                                   targetText(outcome.target), met);
+    std::string line =
+        fmt::format(fmt::runtime(kLayout), outcome.name, number(outcome.value), outcome.unit, outcome.peer,
+                    outcome.peer.empty() ? "" : number(outcome.peer_value), ratio, targetText(outcome.target), met);
     while (line.size() >= 2 && line[line.size() - 2] == ' ') line.erase(line.size() - 2, 1);
     return line;
 }

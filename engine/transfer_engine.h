@@ -10,7 +10,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "engine/types.h"
+#include "messages/transfer_types.h"
 #include "metadata/metadata_store.h"
 #include "metadata/segment_desc.h"
 #include "transports/transport.h"
@@ -27,8 +27,8 @@ class EngineCore;
 /// What an embedding program may give an engine before init.
 struct EngineOptions {
     Config config;
-    Logger log;                                        ///< Null: warnings to standard error.
-    caf::actor_system* system = nullptr;               ///< Null: the engine makes its own. Must outlive the engine.
+    Logger log;                           ///< Null: warnings to standard error.
+    caf::actor_system* system = nullptr;  ///< Null: the engine makes its own. Must outlive the engine.
     std::function<std::unique_ptr<MetadataStore>()> inproc_store;  ///< Serves the scheme "inproc://".
 };
 

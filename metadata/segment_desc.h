@@ -1,15 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/endpoint.h"
 #include "base/incarnation.h"
 #include "base/status.h"
+#include "topology/topology.h"
 
 namespace troupe {
 
@@ -23,17 +22,14 @@ struct DeviceDesc {
 
 /// One registered region of a segment.
 struct BufferDesc {
-    std::string location;             ///< "cpu:0", "cuda:1" or "*"; the schema's `name`.
-    std::uint64_t addr = 0;           ///< In the owner's address space.
-    std::uint64_t length = 0;         ///< Bytes, > 0.
-    std::vector<std::uint32_t> rkeys; ///< One per device, in the order of `SegmentDesc::devices`; empty without RDMA.
-    std::uint64_t generation = 0;     ///< Counts registrations of the owner; tells a region from its successor.
-    bool remote_accessible = true;    ///< False: listed for completeness, never reachable.
+    std::string location;              ///< "cpu:0", "cuda:1" or "*"; the schema's `name`.
+    std::uint64_t addr = 0;            ///< In the owner's address space.
+    std::uint64_t length = 0;          ///< Bytes, > 0.
+    std::vector<std::uint32_t> rkeys;  ///< One per device, in the order of `SegmentDesc::devices`; empty without RDMA.
+    std::uint64_t generation = 0;      ///< Counts registrations of the owner; tells a region from its successor.
+    bool remote_accessible = true;     ///< False: listed for completeness, never reachable.
     bool operator==(const BufferDesc&) const = default;
 };
-
-/// location -> (preferred devices, available devices).
-using PriorityMatrix = std::map<std::string, std::pair<std::vector<std::string>, std::vector<std::string>>>;
 
 /// What a process tells others about the memory it serves. See docs/design.md for the JSON.
 struct SegmentDesc {
@@ -48,10 +44,10 @@ struct SegmentDesc {
     // The "troupe" object.
     Incarnation incarnation;
     std::string boot_id;
-    Endpoint control;                         ///< Where the owner's ControlServer listens.
-    std::vector<std::string> transports;      ///< Names of the transports that can reach it, best first.
-    std::vector<std::uint16_t> lane_ports;    ///< One TCP data port per data loop.
-    std::uint64_t version = 0;                ///< Grows with every change of this incarnation's descriptor.
+    Endpoint control;                       ///< Where the owner's ControlServer listens.
+    std::vector<std::string> transports;    ///< Names of the transports that can reach it, best first.
+    std::vector<std::uint16_t> lane_ports;  ///< One TCP data port per data loop.
+    std::uint64_t version = 0;              ///< Grows with every change of this incarnation's descriptor.
 
     bool operator==(const SegmentDesc&) const = default;
 };

@@ -34,8 +34,8 @@ class RegionMap {
     friend class RegistrationTable;
     static constexpr std::size_t kChunk = 128;
     using Chunk = std::vector<Region>;
-    std::vector<std::uint64_t> first_;                 ///< First address of each chunk.
-    std::vector<std::shared_ptr<const Chunk>> chunks_; ///< Non-empty chunks in address order.
+    std::vector<std::uint64_t> first_;                  ///< First address of each chunk.
+    std::vector<std::shared_ptr<const Chunk>> chunks_;  ///< Non-empty chunks in address order.
     std::size_t size_ = 0;
 };
 
@@ -78,7 +78,7 @@ class RegistrationTable {
     void hide(const Region& region, RegionMap& map);
 
     std::mutex writers_;
-    std::map<std::uint64_t, Entry> by_addr_;                 ///< Every claimed range by first address.
+    std::map<std::uint64_t, Entry> by_addr_;  ///< Every claimed range by first address.
     std::map<std::uint64_t, std::uint64_t> addr_of_id_;
     std::uint64_t next_id_ = 1;
     Snapshot<RegionMap> visible_;

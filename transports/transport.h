@@ -18,9 +18,9 @@ namespace troupe {
 struct TransportContext {
     const Config& config;
     const RegistrationTable& regions;
-    Incarnation incarnation;    ///< Of this engine.
-    std::string bind_host;      ///< Numeric address to listen on.
-    unsigned data_loops = 1;    ///< How many loops will each own a share of the Nics.
+    Incarnation incarnation;  ///< Of this engine.
+    std::string bind_host;    ///< Numeric address to listen on.
+    unsigned data_loops = 1;  ///< How many loops will each own a share of the Nics.
     Logger log;
 };
 

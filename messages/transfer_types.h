@@ -26,12 +26,12 @@ struct TransferRequest {
     static constexpr Opcode WRITE = Opcode::Write;  ///< From `source` into the segment.
 
     Opcode opcode = READ;
-    void* source = nullptr;           ///< Local memory, wholly inside registered regions.
+    void* source = nullptr;  ///< Local memory, wholly inside registered regions.
     SegmentID target_id = kInvalidSegmentID;
     std::uint64_t target_offset = 0;  ///< The owner's address of the first byte.
     std::size_t length = 0;           ///< Bytes; 0 completes at once.
     int advise_retry_cnt = 0;         ///< Attempts after the first; at least `retry_count` of the config is made.
-    /// When the task ends as TIMEOUT if nothing else ended it; kForever: the config's `transfer_timeout` from submit.
+    /// When the task ends as TIMEOUT if nothing else ended it; kForever: the `transfer_timeout` of the config from submit.
     TimePoint deadline = kForever;
 };
 
@@ -53,7 +53,7 @@ const char* toString(TransferStatusEnum s);
 struct TransferStatus {
     TransferStatusEnum s = TransferStatusEnum::WAITING;
     std::size_t transferred_bytes = 0;  ///< Bytes known to have arrived; final once `s` is terminal.
-    bool quiesced = true;               ///< False: something may still touch the local buffer (see docs/design.md, rule 4).
+    bool quiesced = true;               ///< False: something may still touch the local buffer; docs/design.md, rule 4.
     Status error;                       ///< Why the task ended without success; of a batch, its first failed task's.
 };
 

@@ -1,0 +1,277 @@
+#include "actors/batch.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <thread>
+#include <utility>
+
+#include "base/cpu.h"
+
+namespace troupe {
+
+namespace {
+
+// std::atomic::wait has no time-out, so the system call itself.
+void futexWait(std::atomic<std::uint32_t>& word, std::uint32_t seen, Duration span) {
+    const auto nanoseconds = std::max<std::int64_t>(std::chrono::nanoseconds(span).count(), 0);
+    timespec timeout{};
+    timeout.tv_sec = nanoseconds / 1'000'000'000;
+    timeout.tv_nsec = nanoseconds % 1'000'000'000;
+    ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
+}
+
+void futexWakeAll(std::atomic<std::uint32_t>& word) {
+    ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+// How bad a terminal state is, for the batch's: the first of these that any task has.
+int severity(TransferStatusEnum s) {
+    switch (s) {
+        case TransferStatusEnum::FAILED: return 4;
+        case TransferStatusEnum::INVALID: return 3;
+        case TransferStatusEnum::TIMEOUT: return 2;
+        case TransferStatusEnum::CANCELED: return 1;
+        default: return 0;
+    }
+}
+
+}  // namespace
+
+const char* toString(TransferStatusEnum s) {
+    switch (s) {
+        case TransferStatusEnum::WAITING: return "WAITING";
+        case TransferStatusEnum::PENDING: return "PENDING";
+        case TransferStatusEnum::INVALID: return "INVALID";
+        case TransferStatusEnum::CANCELED: return "CANCELED";
+        case TransferStatusEnum::COMPLETED: return "COMPLETED";
+        case TransferStatusEnum::TIMEOUT: return "TIMEOUT";
+        case TransferStatusEnum::FAILED: return "FAILED";
+    }
+    return "UNKNOWN";
+}
+
+// --- Batch -------------------------------------------------------------------------------------------------------
+
+bool Batch::pin(std::uint32_t generation) {
+    std::uint64_t gate = gate_.load(std::memory_order_relaxed);
+    for (;;) {
+        if (gate >> 32 != generation || (gate & kFree) != 0) return false;
+        if (gate & kFreeing) {
+            // A free is deciding; it takes a few loads, or waits for pins that are already leaving.
+            std::this_thread::yield();
+            gate = gate_.load(std::memory_order_relaxed);
+            continue;
+        }
+        if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire)) return true;
+    }
+}
+
+void Batch::unpin() { gate_.fetch_sub(1, std::memory_order_release); }
+
+std::int64_t Batch::claim(std::uint32_t count) {
+    std::uint32_t first = claimed_.load(std::memory_order_relaxed);
+    do {
+        if (count > capacity_ - first) return -1;
+    } while (!claimed_.compare_exchange_weak(first, first + count, std::memory_order_acq_rel));
+    return first;
+}
+
+TransferStatus Batch::taskStatus(std::uint32_t index) const {
+    const Task& t = tasks_[index];
+    TransferStatus result;
+    result.s = t.status(std::memory_order_acquire);
+    result.transferred_bytes = t.transferred.load(std::memory_order_relaxed);
+    if (isTerminal(result.s)) {
+        result.quiesced = t.quiesced;
+        if (result.s != TransferStatusEnum::COMPLETED) result.error = t.error;
+    }
+    return result;
+}
+
+TransferStatus Batch::summary() const {
+    TransferStatus result;
+    if (!done()) {
+        result.s = TransferStatusEnum::PENDING;
+        return result;
+    }
+    result.s = TransferStatusEnum::COMPLETED;
+    const std::uint32_t count = claimed();
+    int worst = 0;
+    for (std::uint32_t i = 0; i < count; ++i) {
+        const Task& t = tasks_[i];
+        result.transferred_bytes += t.transferred.load(std::memory_order_relaxed);
+        const auto s = t.status(std::memory_order_acquire);
+        if (!isTerminal(s)) {
+            // Another thread has claimed it and not started it yet.
+            result.s = TransferStatusEnum::PENDING;
+            return result;
+        }
+        result.quiesced = result.quiesced && t.quiesced;
+        if (severity(s) > worst) {
+            worst = severity(s);
+            result.s = s;
+        }
+    }
+    if (worst > 0) result.error = tasks_[first_failed_.load(std::memory_order_acquire)].error;
+    return result;
+}
+
+bool Batch::sleepUntilDone(TimePoint deadline) {
+    waiters_.fetch_add(1, std::memory_order_seq_cst);
+    bool ended = false;
+    for (;;) {
+        const std::uint32_t seen = outstanding_.load(std::memory_order_seq_cst);
+        if (seen == 0) {
+            ended = true;
+            break;
+        }
+        const TimePoint now = Clock::now();
+        if (now >= deadline) break;
+        // A wait is cut into hours, so that no deadline overflows a timespec.
+        futexWait(outstanding_, seen, std::min<Duration>(deadline - now, std::chrono::hours(1)));
+    }
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+    return ended;
+}
+
+void Batch::publishTerminal(std::uint32_t index, TransferStatusEnum state) {
+    if (state != TransferStatusEnum::COMPLETED) {
+        std::uint32_t none = UINT32_MAX;
+        first_failed_.compare_exchange_strong(none, index, std::memory_order_release, std::memory_order_relaxed);
+    }
+    tasks_[index].state.store(static_cast<std::uint8_t>(state), std::memory_order_release);
+}
+
+void Batch::finished(std::uint32_t count) {
+    // Read first: once outstanding_ is zero the batch may be freed and be another's.
+    const BatchID id = id_.load(std::memory_order_relaxed);
+    const auto callback = on_done_ ? on_done_ : nullptr;
+    if (outstanding_.fetch_sub(count, std::memory_order_seq_cst) != count) return;
+    // The slot's memory stays, so at worst this wakes a later batch's waiters, who look again.
+    if (waiters_.load(std::memory_order_seq_cst) != 0) futexWakeAll(outstanding_);
+    if (callback) callback(id);
+}
+
+// --- BatchTable --------------------------------------------------------------------------------------------------
+
+BatchTable::BatchTable(std::uint32_t max_batches)
+    : max_batches_(max_batches), chunks_(std::make_unique<std::atomic<Batch*>[]>(max_batches / kChunk + 1)) {}
+
+BatchTable::~BatchTable() {
+    for (std::uint32_t i = 0; i < max_batches_ / kChunk + 1; ++i) delete[] chunks_[i].load(std::memory_order_relaxed);
+}
+
+Batch* BatchTable::slot(std::uint32_t index) const {
+    Batch* chunk = chunks_[index / kChunk].load(std::memory_order_acquire);
+    return chunk ? &chunk[index % kChunk] : nullptr;
+}
+
+bool BatchTable::popFree(std::uint32_t& index) {
+    std::uint64_t head = free_head_.load(std::memory_order_acquire);
+    for (;;) {
+        index = static_cast<std::uint32_t>(head);
+        if (index == UINT32_MAX) return false;
+        const std::uint64_t next = ((head >> 32) + 1) << 32 | slot(index)->next_free_;
+        if (free_head_.compare_exchange_weak(head, next, std::memory_order_acq_rel)) return true;
+    }
+}
+
+void BatchTable::pushFree(std::uint32_t index) {
+    std::uint64_t head = free_head_.load(std::memory_order_relaxed);
+    std::uint64_t next = 0;
+    do {
+        slot(index)->next_free_ = static_cast<std::uint32_t>(head);
+        next = ((head >> 32) + 1) << 32 | index;
+    } while (!free_head_.compare_exchange_weak(head, next, std::memory_order_acq_rel));
+}
+
+Result<BatchID> BatchTable::allocate(std::uint32_t capacity, std::uint32_t tracker) {
+    std::uint32_t index = 0;
+    if (!popFree(index)) {
+        index = used_.fetch_add(1, std::memory_order_relaxed);
+        if (index >= max_batches_) {
+            used_.fetch_sub(1, std::memory_order_relaxed);
+            return {Code::CapacityExceeded, std::to_string(max_batches_) +
+                                                " batches are live: free some, or raise max_batches"};
+        }
+        auto& chunk = chunks_[index / kChunk];
+        if (chunk.load(std::memory_order_acquire) == nullptr) {
+            auto fresh = std::make_unique<Batch[]>(kChunk);
+            Batch* expected = nullptr;
+            if (chunk.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel)) fresh.release();
+        }
+    }
+    Batch& batch = *slot(index);
+    if (batch.allocated_ < capacity) {
+        batch.tasks_ = std::make_unique<Task[]>(capacity);
+        batch.allocated_ = capacity;
+    }
+    batch.capacity_ = capacity;
+    batch.tracker_ = tracker;
+    // Generations skip 0, so that no live id is 0.
+    auto generation = static_cast<std::uint32_t>(batch.gate_.load(std::memory_order_relaxed) >> 32);
+    if (generation == 0) generation = 1;
+    const BatchID id = static_cast<std::uint64_t>(generation) << 32 | index;
+    batch.id_.store(id, std::memory_order_relaxed);
+    live_.fetch_add(1, std::memory_order_relaxed);
+    batch.gate_.store(static_cast<std::uint64_t>(generation) << 32, std::memory_order_release);
+    return id;
+}
+
+BatchTable::Pinned BatchTable::find(BatchID id) const {
+    const auto index = static_cast<std::uint32_t>(id);
+    const auto generation = static_cast<std::uint32_t>(id >> 32);
+    if (generation == 0 || index >= max_batches_) return Pinned(nullptr);
+    Batch* batch = slot(index);
+    if (batch == nullptr || !batch->pin(generation)) return Pinned(nullptr);
+    return Pinned(batch);
+}
+
+Status BatchTable::free(BatchID id) {
+    const auto index = static_cast<std::uint32_t>(id);
+    const std::uint64_t generation = id >> 32;
+    Batch* batch = generation != 0 && index < max_batches_ ? slot(index) : nullptr;
+    const auto stale = [id] {
+        return Status(Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated");
+    };
+    if (batch == nullptr) return stale();
+    std::uint64_t gate = batch->gate_.load(std::memory_order_acquire);
+    do {
+        // Being freed by another thread: that one decides, this one is a double free.
+        if (gate >> 32 != generation || (gate & (Batch::kFreeing | Batch::kFree)) != 0) return stale();
+    } while (!batch->gate_.compare_exchange_weak(gate, gate | Batch::kFreeing, std::memory_order_acq_rel));
+
+    // Nobody can pin it now. Those who had are reading a status or in the middle of a submit: short, or (a waiter)
+    // asleep only while work is outstanding, which is looked at first.
+    const auto busy = [&] {
+        batch->gate_.fetch_and(~Batch::kFreeing, std::memory_order_release);
+        return Status(Code::BatchBusy, "batch " + std::to_string(id) + " has " +
+                                           std::to_string(batch->outstanding_.load()) +
+                                           " unfinished tasks: wait for it first");
+    };
+    for (;;) {
+        if (batch->outstanding_.load(std::memory_order_acquire) != 0) return busy();
+        if ((batch->gate_.load(std::memory_order_acquire) & Batch::kPins) == 0) break;
+        std::this_thread::yield();
+    }
+    if (batch->outstanding_.load(std::memory_order_acquire) != 0) return busy();
+
+    const std::uint32_t used = batch->claimed();
+    for (std::uint32_t i = 0; i < used; ++i) {
+        Task& task = batch->tasks_[i];
+        if (!task.error.isOk()) task.error = Status();
+        task.state.store(static_cast<std::uint8_t>(TransferStatusEnum::WAITING), std::memory_order_relaxed);
+    }
+    batch->claimed_.store(0, std::memory_order_relaxed);
+    batch->first_failed_.store(UINT32_MAX, std::memory_order_relaxed);
+    batch->on_done_ = nullptr;
+    batch->gate_.store((generation + 1) << 32 | Batch::kFree, std::memory_order_release);
+    live_.fetch_sub(1, std::memory_order_relaxed);
+    pushFree(index);
+    return Status::ok();
+}
+
+}  // namespace troupe

@@ -1,0 +1,161 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "messages/transfer_types.h"
+
+namespace troupe {
+
+/// One transfer of a batch: what was asked, how far it is, and how it ended.
+struct Task {
+    // Written by the submitting thread before the tracker hears of the task; constant afterwards.
+    std::byte* local = nullptr;
+    std::uint64_t remote = 0;
+    std::uint64_t length = 0;
+    SegmentID segment = kInvalidSegmentID;
+    TimePoint deadline = kForever;
+    Opcode opcode = Opcode::Read;
+    std::uint16_t retries_left = 0;
+
+    // The tracker's own. `tracked` is the only one read before it is known that the submitter is done with the task.
+    bool tracked = false;            ///< From SubmitTasks to its terminal state.
+    std::uint32_t in_flight = 0;     ///< Flights out with workers.
+    std::uint64_t workers = 0;       ///< Bit i: a flight went to worker i (63: or above).
+    std::uint64_t confirmed = 0;     ///< Bytes reported done.
+    Code doomed = Code::Ok;          ///< Not Ok: ends with `error` once nothing is in flight.
+
+    // Published by the tracker, read by any thread. `error` and `quiesced` are written before `state` is released.
+    Status error;
+    bool quiesced = true;
+    std::atomic<std::uint64_t> transferred{0};
+    std::atomic<std::uint8_t> state{static_cast<std::uint8_t>(TransferStatusEnum::WAITING)};
+
+    TransferStatusEnum status(std::memory_order order) const {
+        return static_cast<TransferStatusEnum>(state.load(order));
+    }
+};
+
+/// A set of tasks that are waited for together: the board that status calls read.
+///
+/// Lives in a BatchTable slot that is reused but never returned to the system while the engine lives, so a stale id
+/// meets a newer generation, not freed memory. Callers use it between `pin` and `unpin`; the tracker uses it from
+/// SubmitTasks until it has published the last terminal state.
+class Batch {
+  public:
+    // --- callers --------------------------------------------------------------------------------------------------
+
+    /// Keeps the batch from being freed while it is used. False: that generation is gone.
+    bool pin(std::uint32_t generation);
+    void unpin();
+
+    /// Claims `count` consecutive tasks for the caller to fill in; -1 when they do not fit.
+    std::int64_t claim(std::uint32_t count);
+    /// The claimed tasks count as running from here on. Call before the tracker hears of them.
+    void start(std::uint32_t count) { outstanding_.fetch_add(count, std::memory_order_acq_rel); }
+
+    std::uint32_t capacity() const { return capacity_; }
+    std::uint32_t claimed() const { return claimed_.load(std::memory_order_acquire); }
+    Task& task(std::uint32_t index) { return tasks_[index]; }
+    const Task& task(std::uint32_t index) const { return tasks_[index]; }
+    bool done() const { return outstanding_.load(std::memory_order_acquire) == 0; }
+    TransferStatus summary() const;
+    TransferStatus taskStatus(std::uint32_t index) const;
+
+    /// Sleeps until done or `deadline`.
+    bool sleepUntilDone(TimePoint deadline);
+    /// Called by the tracker's thread when the batch ends; set before the first submit. Null: none.
+    void onDone(std::function<void(BatchID)> callback) { on_done_ = std::move(callback); }
+
+    BatchID id() const { return id_.load(std::memory_order_relaxed); }
+    std::uint32_t tracker() const { return tracker_; }
+
+    // --- the tracker ----------------------------------------------------------------------------------------------
+
+    /// Makes a task's end visible. The batch may be gone after the `finished` that follows.
+    void publishTerminal(std::uint32_t index, TransferStatusEnum state);
+    /// `count` tasks were published as terminal since the last call. Wakes waiters when these were the last.
+    void finished(std::uint32_t count);
+
+    /// The tracker's list of batches with work, and what it knows of this one. Nobody else touches it.
+    struct Active {
+        Batch* next = nullptr;
+        Batch* previous = nullptr;
+        std::uint32_t running = 0;       ///< Tasks the tracker has that are not terminal; 0: not in the list.
+        TimePoint earliest = kForever;   ///< No task's deadline is before this.
+    };
+    Active active;
+
+  private:
+    friend class BatchTable;
+    // gate_: generation in the upper 32 bits, then "a free is deciding", "free", then the number of pins.
+    static constexpr std::uint64_t kFreeing = 1ull << 31;
+    static constexpr std::uint64_t kFree = 1ull << 30;
+    static constexpr std::uint64_t kPins = kFree - 1;
+
+    std::atomic<std::uint64_t> gate_{kFree};
+    std::atomic<std::uint32_t> claimed_{0};
+    std::atomic<std::uint32_t> outstanding_{0};  ///< Tasks not terminal; a futex word.
+    std::atomic<std::uint32_t> waiters_{0};
+    std::atomic<std::uint32_t> first_failed_{UINT32_MAX};
+    std::atomic<std::uint64_t> id_{kInvalidBatchID};
+    std::uint32_t tracker_ = 0;
+    std::uint32_t capacity_ = 0;
+    std::uint32_t allocated_ = 0;  ///< Elements of tasks_; grows when a slot is reused for a larger batch.
+    std::unique_ptr<Task[]> tasks_;
+    std::function<void(BatchID)> on_done_;
+    std::uint32_t next_free_ = 0;  ///< Link of the table's free list.
+};
+
+/// All batches of an engine. Any thread, no lock: slots are found by index, guarded by their generation; the free list
+/// is a stack whose head carries a tag against ABA.
+class BatchTable {
+  public:
+    explicit BatchTable(std::uint32_t max_batches);
+    ~BatchTable();
+
+    /// CapacityExceeded when max_batches are live.
+    Result<BatchID> allocate(std::uint32_t capacity, std::uint32_t tracker);
+    /// StaleHandle; BatchBusy while a task is not terminal.
+    Status free(BatchID id);
+
+    /// Holds a pin on a batch; null when the id is stale.
+    class Pinned {
+      public:
+        explicit Pinned(Batch* batch) : batch_(batch) {}
+        Pinned(Pinned&& other) noexcept : batch_(std::exchange(other.batch_, nullptr)) {}
+        Pinned(const Pinned&) = delete;
+        Pinned& operator=(const Pinned&) = delete;
+        Pinned& operator=(Pinned&&) = delete;
+        ~Pinned() {
+            if (batch_) batch_->unpin();
+        }
+        explicit operator bool() const { return batch_ != nullptr; }
+        Batch* operator->() const { return batch_; }
+        Batch& operator*() const { return *batch_; }
+
+      private:
+        Batch* batch_;
+    };
+    Pinned find(BatchID id) const;
+
+    std::uint32_t live() const { return live_.load(std::memory_order_relaxed); }
+
+  private:
+    static constexpr std::uint32_t kChunk = 256;
+    Batch* slot(std::uint32_t index) const;
+    bool popFree(std::uint32_t& index);
+    void pushFree(std::uint32_t index);
+
+    const std::uint32_t max_batches_;
+    std::atomic<std::uint32_t> live_{0};
+    std::atomic<std::uint32_t> used_{0};                ///< Slots ever used.
+    std::atomic<std::uint64_t> free_head_{UINT32_MAX};  ///< Tag in the upper half, index in the lower; UINT32_MAX: empty.
+    std::unique_ptr<std::atomic<Batch*>[]> chunks_;     ///< Arrays of kChunk, made on first use, owned.
+};
+
+}  // namespace troupe

@@ -1,0 +1,238 @@
+#pragma once
+
+#include <caf/execution_unit.hpp>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/reactor.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace troupe {
+
+class HostedActor;
+
+/// Something a loop polls once per iteration: a NicWorker's Nic. All calls are made on the loop's turn.
+class Pollable {
+  public:
+    virtual ~Pollable() = default;
+    virtual bool poll(TimePoint now) = 0;  ///< True when something moved.
+    virtual bool arm() = 0;                ///< As Nic::arm.
+    virtual int waitFd() const = 0;        ///< As Nic::waitFd.
+    virtual TimePoint nextDeadline() const = 0;
+};
+
+/// Runs actors, polls Nics, fires timers and watches descriptors, one step at a time, always by exactly one thread.
+///
+/// Who runs it: the loop has a thread of its own, which sleeps in epoll while there is nothing to do. A caller's
+/// thread that would otherwise only wait (waitTransfer, a status poll, a submit that finds the loop asleep) may take
+/// the *turn* and run the loop itself until its own condition holds: no wake-up, no hand-over of completions. The
+/// turn is a mutex; everything the loop hosts is touched only by its holder, so one owner stays one owner.
+///
+/// Sleep has two forms. Armed: the Nics' descriptors are in the loop's epoll set and its thread wakes by itself.
+/// Standby: a caller drove the loop a moment ago and is likely to come back, so the descriptors are out of the set
+/// and a timer (`drive_grace`) brings the loop's thread back if nobody does; this spares two epoll_ctl calls and a
+/// wake-up per transfer when a caller submits and waits in turn.
+///
+/// CAF: hosted actors (HostedActor) run only here. An actor of the host program that a hosted actor writes to is
+/// given to CAF's own scheduler, never run on this loop.
+class Loop final : public Reactor {
+  public:
+    struct Options {
+        std::string name;           ///< Thread name, at most 15 characters.
+        Duration spin{};            ///< Longest busy wait before sleep; the loop adapts below it.
+        bool drivable = false;      ///< Callers may take the turn.
+        Duration drive_grace{};     ///< See Standby above.
+    };
+
+    Loop(caf::actor_system& system, Options options);
+    ~Loop() override;  ///< stop().
+
+    Status start();
+    /// Ends the thread after the current iteration; hosted actors must have ended before. Idempotent.
+    void stop();
+
+    // --- Reactor -----------------------------------------------------------------------------------------------
+    TimePoint now() const override { return Clock::now(); }
+    void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> ready) override;
+    void unwatch(int fd) override;
+    TimerId runAt(TimePoint when, std::function<void()> fire) override;
+    void cancelTimer(TimerId timer) override;
+    void post(std::function<void()> work) override;
+
+    // --- what it hosts; on the loop's turn ------------------------------------------------------------------------
+    void addPollable(Pollable* pollable);
+    void removePollable(Pollable* pollable);
+    /// True when the calling thread holds the turn.
+    bool onTurn() const;
+
+    // --- callers' threads -----------------------------------------------------------------------------------------
+
+    /// Runs iterations in the calling thread until `done()` holds or `deadline` passes, if the turn can be had and
+    /// as long as something moves within `spin`. False when it gave up (somebody else runs the loop, or it fell
+    /// quiet); the loop then takes care of itself. Never blocks.
+    template <class Done>
+    bool driveUntil(Done&& done, TimePoint deadline);
+
+    /// Call `send` (which enqueues messages to actors here) without waking the loop's thread, then run one iteration in
+    /// the calling thread if the loop sleeps; so work starts at once and costs no wake-up.
+    template <class Send>
+    void deliver(Send&& send);
+
+    /// One iteration if the loop sleeps: what a status poll contributes.
+    void help();
+
+    /// Threads that sleep until a batch on this loop ends. While there are any, the loop does not go on standby.
+    std::atomic<std::uint32_t> sleepers{0};
+
+    caf::actor_system& system() const { return run_unit_.system(); }
+    /// Where hosted actors are scheduled; for HostedActor only.
+    caf::execution_unit* hostUnit() { return &host_unit_; }
+
+  private:
+    friend class HostedActor;
+
+    /// Queues hosted actors that became ready. Any thread.
+    class HostUnit final : public caf::execution_unit {
+      public:
+        HostUnit(caf::actor_system* system, Loop* loop) : caf::execution_unit(system), loop_(loop) {}
+        void exec_later(caf::resumable* actor) override;
+
+      private:
+        Loop* loop_;
+    };
+
+    /// The context actors run in: what they make ready that is not hosted here goes to CAF's scheduler.
+    class RunUnit final : public caf::execution_unit {
+      public:
+        explicit RunUnit(caf::actor_system* system) : caf::execution_unit(system) {}
+        void exec_later(caf::resumable* actor) override;
+    };
+
+    enum class Sleep { Armed, Standby };
+    enum class Progress { Moved, Quiet };
+
+    void makeReady(HostedActor* actor);
+    void threadMain();
+    Progress iterate();
+    /// Leaves the loop to the next driver, with the grace timer as a safety net. False: there is work, nothing changed.
+    bool sleepStandby();
+    bool runActors();
+    bool runPosted();
+    bool fireTimers(TimePoint now);
+    bool dispatchReady(int timeout_ms);
+    void runUntilQuiet();
+    /// Leaves the loop to its thread, which anything that happens wakes. False: there is work, poll again.
+    bool sleepArmed();
+    bool armPollables();
+    void setPollableInterest(bool on);
+    TimePoint nextWake() const;
+    int timeoutFor(TimePoint wake) const;
+    void ring();
+    bool inboxEmpty() const;
+
+    bool tryTakeTurn();
+    void releaseTurnAfterDriving();
+    void scheduleGrace(TimePoint now);
+
+    HostUnit host_unit_;
+    RunUnit run_unit_;
+    const Options options_;
+
+    // The turn. A lock, because its holder may be any thread; held for as long as a thread runs the loop.
+    std::mutex turn_;
+    std::atomic<std::uint32_t> wanted_{0};  ///< Callers that would drive if the loop's thread let go.
+
+    // Written by any thread: the inbox, and whether its reader must be woken. The Dekker pair (push, then load
+    // parked_) against (store parked_, then look into the inbox) needs sequential consistency.
+    std::atomic<HostedActor*> inbox_{nullptr};
+    std::atomic<bool> parked_{false};
+    std::atomic<bool> stopping_{false};
+    std::mutex posted_mutex_;  ///< Guards posted_: rare control-plane calls, not worth a lock-free queue.
+    std::vector<std::function<void()>> posted_;
+    std::atomic<bool> has_posted_{false};
+
+    // Everything below is touched only by the holder of the turn.
+    std::vector<HostedActor*> ready_;
+    std::vector<HostedActor*> running_;
+    std::vector<Pollable*> pollables_;
+    struct Watch {
+        std::uint32_t events;
+        std::shared_ptr<std::function<void(std::uint32_t)>> ready;
+    };
+    std::unordered_map<int, Watch> watches_;
+    std::map<std::pair<TimePoint, TimerId>, std::function<void()>> timers_;
+    std::unordered_map<TimerId, TimePoint> timer_times_;
+    TimerId next_timer_ = 1;
+    Sleep sleep_ = Sleep::Standby;
+    bool driver_expected_ = false;  ///< The last drivers came back within the grace.
+    TimePoint grace_ends_{};        ///< When the grace timer is set to fire.
+    TimePoint thread_wakes_{};      ///< When the loop's thread returns from its sleep by itself.
+    TimePoint last_drive_{};
+    Duration spin_now_{};           ///< Current adaptive spin, at most options_.spin.
+
+    UniqueFd epoll_;
+    UniqueFd bell_;
+    UniqueFd grace_timer_;
+    std::thread thread_;
+};
+
+template <class Done>
+bool Loop::driveUntil(Done&& done, TimePoint deadline) {
+    if (!options_.drivable || onTurn()) return false;
+    wanted_.fetch_add(1, std::memory_order_relaxed);
+    // The loop's thread lets go at the end of its iteration; beyond that it is cheaper to sleep than to compete.
+    constexpr int kTries = 200;
+    bool have = false;
+    for (int i = 0; i < kTries && !have && !done(); ++i) {
+        have = tryTakeTurn();
+        if (!have) cpuRelax();
+    }
+    wanted_.fetch_sub(1, std::memory_order_relaxed);
+    if (!have) return done();
+    driver_expected_ = true;
+    setPollableInterest(false);
+    TimePoint quiet_since{};
+    bool finished = done();
+    while (!finished) {
+        const bool moved = iterate() == Progress::Moved;
+        finished = done();
+        if (finished) break;
+        if (moved) {
+            quiet_since = {};
+            continue;
+        }
+        const TimePoint now = Clock::now();
+        if (quiet_since == TimePoint{}) quiet_since = now;
+        if (now >= deadline || now - quiet_since > options_.spin) {
+            driver_expected_ = false;
+            break;
+        }
+    }
+    releaseTurnAfterDriving();
+    return finished;
+}
+
+template <class Send>
+void Loop::deliver(Send&& send) {
+    if (!options_.drivable || onTurn() || !tryTakeTurn()) {
+        send();
+        return;
+    }
+    // With the turn held nobody sleeps on the inbox, so the send rings no bell.
+    send();
+    iterate();
+    releaseTurnAfterDriving();
+}
+
+}  // namespace troupe

@@ -1,0 +1,489 @@
+#include "actors/tracker_logic.h"
+
+#include <algorithm>
+
+namespace troupe {
+
+namespace {
+
+// A path's window holds at least this many flights of a large task, so that one is always on the wire while another
+// is being reported.
+constexpr std::uint64_t kFlightsPerWindow = 8;
+
+// Deadlines are looked at no more often than this: a task ends at most so late.
+constexpr auto kDeadlineGrain = std::chrono::milliseconds(5);
+
+std::uint64_t workerBit(std::uint32_t worker) { return 1ull << std::min<std::uint32_t>(worker, 63); }
+
+TransferStatusEnum terminalStateFor(Code code) {
+    switch (code) {
+        case Code::Timeout: return TransferStatusEnum::TIMEOUT;
+        case Code::Canceled: return TransferStatusEnum::CANCELED;
+        default: return TransferStatusEnum::FAILED;
+    }
+}
+
+}  // namespace
+
+TrackerLogic::TrackerLogic(std::uint32_t index, std::uint32_t loop, const RegistrationTable& regions,
+                           TrackerOutput& output)
+    : index_(index), loop_(loop), regions_(regions), region_map_(regions.regions()), output_(output) {}
+
+// --- who is there ------------------------------------------------------------------------------------------------
+
+void TrackerLogic::onWorkerJoined(const WorkerJoined& worker) {
+    if (workers_.size() <= worker.index) workers_.resize(worker.index + 1);
+    workers_[worker.index] = Worker{worker.nic, worker.same_address_space, worker.loop};
+}
+
+void TrackerLogic::onUsePeer(const UsePeer& use) {
+    const std::uint32_t index = use.peer->index;
+    if (peers_.size() <= index) peers_.resize(index + 1);
+    PeerState& state = peers_[index];
+    state.peer = use.peer;
+    state.segment = use.segment;
+    // Paths that stay keep what is in flight on them.
+    std::vector<Path> paths;
+    for (const std::uint32_t worker : use.workers) {
+        Path path;
+        path.worker = worker;
+        if (const Path* old = pathOf(index, worker)) {
+            path.bytes = old->bytes;
+            path.flights = old->flights;
+        }
+        paths.push_back(std::move(path));
+    }
+    // Nearest first: the own loop's Nics cost no crossing.
+    std::stable_partition(paths.begin(), paths.end(),
+                          [this](const Path& path) { return workers_[path.worker].loop == loop_; });
+    state.paths = std::move(paths);
+    markDirty(index);
+}
+
+void TrackerLogic::onDropPeer(const DropPeer& drop) {
+    if (drop.peer >= peers_.size() || !peers_[drop.peer].peer) return;
+    const SegmentID segment = peers_[drop.peer].segment;
+    for (Batch* batch = active_; batch != nullptr;) {
+        Batch* next = batch->active.next;
+        const std::uint32_t count = batch->claimed();
+        for (std::uint32_t i = 0; i < count; ++i) {
+            const Task& task = batch->task(i);
+            if (task.tracked && task.segment == segment) doom(*batch, i, drop.cause, false);
+        }
+        batch = next;
+    }
+    flushTally();
+    if (drop.forget) {
+        peers_[drop.peer].peer = nullptr;
+        peers_[drop.peer].segment = kInvalidSegmentID;
+    }
+}
+
+TrackerLogic::PeerState* TrackerLogic::peerOf(const Task& task) {
+    const auto index = static_cast<std::uint32_t>(task.segment);
+    if (index >= peers_.size() || peers_[index].segment != task.segment) return nullptr;
+    return &peers_[index];
+}
+
+TrackerLogic::Path* TrackerLogic::pathOf(std::uint32_t peer, std::uint32_t worker) {
+    for (Path& path : peers_[peer].paths)
+        if (path.worker == worker) return &path;
+    return nullptr;
+}
+
+void TrackerLogic::markDirty(std::uint32_t peer) {
+    if (peers_[peer].dirty) return;
+    peers_[peer].dirty = true;
+    dirty_.push_back(peer);
+}
+
+// --- work comes in -----------------------------------------------------------------------------------------------
+
+void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
+    Batch& batch = *submit.batch;
+    // A region may have been unregistered between the caller's check and this message; from here on
+    // AwaitSourceIdle sees the tasks.
+    const bool check_sources = regions_.regions().version() != submit.regions_version;
+    activate(batch, submit.count);
+    for (std::uint32_t i = submit.first; i < submit.first + submit.count; ++i) {
+        Task& task = batch.task(i);
+        task.tracked = true;
+        if (task.length == 0) {
+            end(batch, i, TransferStatusEnum::COMPLETED);
+            continue;
+        }
+        if (check_sources) {
+            const ByteRange source{reinterpret_cast<std::uint64_t>(task.local), task.length};
+            const Status covered = region_map_.get().covers(source, false);
+            if (!covered) {
+                doom(batch, i, covered.withContext("source unregistered during submit"), false);
+                continue;
+            }
+        }
+        if (task.deadline != kForever) {
+            batch.active.earliest = std::min(batch.active.earliest, task.deadline);
+            scheduleWake(std::max(task.deadline, now + kDeadlineGrain));
+        }
+        if (peerOf(task) == nullptr) {
+            doom(batch, i, Status(Code::StaleHandle, "the segment was closed during submit"), false);
+            continue;
+        }
+        enqueue(batch, i, static_cast<std::uint32_t>(task.segment), 0, UINT64_MAX, true);
+    }
+    flushTally();
+}
+
+void TrackerLogic::enqueue(Batch& batch, std::uint32_t index, std::uint32_t peer, std::uint64_t offset,
+                           std::uint64_t limit, bool merge) {
+    auto& pending = peers_[peer].pending;
+    const bool extends = !pending.empty() && pending.back().batch == &batch && pending.back().end == index && merge &&
+                         pending.back().merge && offset == 0 && limit == UINT64_MAX &&
+                         pending.back().limit == UINT64_MAX;
+    if (extends)
+        ++pending.back().end;
+    else
+        pending.push_back(Run{&batch, index, index + 1, offset, limit, merge});
+    markDirty(peer);
+}
+
+// --- work goes out -----------------------------------------------------------------------------------------------
+
+void TrackerLogic::flush() {
+    for (std::size_t i = 0; i < dirty_.size(); ++i) {
+        peers_[dirty_[i]].dirty = false;
+        fill(dirty_[i]);
+    }
+    dirty_.clear();
+}
+
+TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
+    for (Path& path : peer.paths) {
+        const NicInfo& nic = workers_[path.worker].nic;
+        // A path without work takes any flight, also one larger than its window.
+        if (path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests)) return &path;
+    }
+    return nullptr;
+}
+
+void TrackerLogic::skipEnded(std::deque<Run>& pending) {
+    while (!pending.empty()) {
+        Run& run = pending.front();
+        while (run.next < run.end && run.batch->task(run.next).doomed != Code::Ok) {
+            ++run.next;
+            run.offset = 0;
+        }
+        if (run.next < run.end) return;
+        pending.pop_front();
+    }
+}
+
+void TrackerLogic::fill(std::uint32_t index) {
+    PeerState& peer = peers_[index];
+    skipEnded(peer.pending);
+    while (!peer.pending.empty()) {
+        Path* path = pathWithRoom(peer);
+        if (path == nullptr) break;
+        Flight flight = cut(peer, workers_[path->worker]);
+        for (std::uint32_t i = 0; i < flight.task_count; ++i) {
+            Task& task = flight.batch->task(flight.first_task + i);
+            ++task.in_flight;
+            task.workers |= workerBit(path->worker);
+        }
+        path->bytes += flight.length;
+        ++path->flights;
+        path->train.flights.push_back(flight);
+        skipEnded(peer.pending);
+    }
+    for (Path& path : peer.paths) {
+        if (path.train.flights.empty()) continue;
+        path.train.tracker = index_;
+        path.train.peer = index;
+        output_.sendTrain(path.worker, std::move(path.train));
+        path.train = Train{};
+    }
+}
+
+/// Takes the next flight off the first pending run: several whole adjacent tasks, or a piece of one.
+Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
+    Run& run = peer.pending.front();
+    Batch& batch = *run.batch;
+    const Task& head = batch.task(run.next);
+    const std::uint64_t stop = std::min(run.limit, head.length);
+
+    Flight flight;
+    flight.batch = &batch;
+    flight.first_task = run.next;
+    flight.local = head.local + run.offset;
+    flight.remote = head.remote + run.offset;
+    flight.opcode = head.opcode;
+    flight.length = stop - run.offset;
+
+    const ByteRange local{reinterpret_cast<std::uint64_t>(flight.local), flight.length};
+    const ByteRange remote{flight.remote, flight.length};
+    if (worker.same_address_space && !remote.wraps() && local.overlaps(remote)) {
+        flight.whole = true;
+    } else if (flight.length > worker.nic.slice_bytes) {
+        const std::uint64_t piece = std::max(worker.nic.slice_bytes, worker.nic.window_bytes / kFlightsPerWindow);
+        flight.length = std::min(flight.length, piece);
+    } else if (run.merge && run.offset == 0 && stop == head.length) {
+        while (run.next + flight.task_count < run.end) {
+            const Task& task = batch.task(run.next + flight.task_count);
+            if (task.doomed != Code::Ok || task.length == 0 || task.opcode != head.opcode ||
+                task.local != flight.local + flight.length || task.remote != flight.remote + flight.length ||
+                flight.length + task.length > worker.nic.merge_bytes)
+                break;
+            flight.length += task.length;
+            ++flight.task_count;
+        }
+    }
+
+    if (run.offset + flight.length < stop && flight.task_count == 1) {
+        run.offset += flight.length;
+    } else {
+        run.next += flight.task_count;
+        run.offset = 0;
+    }
+    return flight;
+}
+
+// --- reports -----------------------------------------------------------------------------------------------------
+
+void TrackerLogic::onReport(const SliceReport& report) {
+    for (const auto& failed : report.failed) onFailed(failed);
+    for (const auto& settled : report.settled) onSettled(report.worker, settled);
+    flushTally();
+    if (!waits_.empty()) answerWaits(TimePoint::min());
+}
+
+void TrackerLogic::onFailed(const SliceReport::Failed& failed) {
+    Batch& batch = *failed.part.batch;
+    const std::uint32_t first = failed.part.first_task;
+    for (std::uint32_t i = first; i < first + failed.part.task_count; ++i) {
+        Task& task = batch.task(i);
+        task.quiesced = task.quiesced && failed.quiesced;
+        if (task.doomed != Code::Ok) continue;
+        const bool merged = failed.part.task_count > 1;
+        const std::uint64_t offset = merged ? 0 : failed.part.remote - task.remote;
+        const std::uint64_t limit = merged ? task.length : offset + failed.part.length;
+        // Canceled: the path was reset for the sake of another task; this one did nothing wrong.
+        const bool innocent = failed.retryable && failed.cause.code() == Code::Canceled;
+        const bool retry = failed.quiesced && failed.retryable && (innocent || task.retries_left > 0);
+        // The owner refuses a merged request as a whole: taken apart, the good ones among them pass.
+        const bool take_apart = failed.quiesced && !failed.retryable && merged;
+        if (retry || take_apart) {
+            if (retry && !innocent) --task.retries_left;
+            enqueue(batch, i, failed.peer, offset, limit == task.length && offset == 0 ? UINT64_MAX : limit, !take_apart);
+        } else {
+            doom(batch, i, failed.cause, false);
+        }
+    }
+    const Code code = failed.cause.code();
+    if (code == Code::StaleIncarnation || code == Code::ConnectionRefused || code == Code::ConnectionLost)
+        output_.suspectPeer(failed.peer, failed.cause);
+}
+
+void TrackerLogic::onSettled(std::uint32_t worker, const SliceReport::Settled& settled) {
+    if (Path* path = pathOf(settled.peer, worker)) {
+        path->bytes -= std::min(path->bytes, settled.length);
+        if (path->flights > 0) --path->flights;
+        if (!peers_[settled.peer].pending.empty()) markDirty(settled.peer);
+    }
+    Batch& batch = *settled.batch;
+    for (std::uint32_t i = settled.first_task; i < settled.first_task + settled.task_count; ++i) {
+        Task& task = batch.task(i);
+        --task.in_flight;
+        task.confirmed += settled.task_count == 1 ? settled.bytes : (settled.bytes == settled.length ? task.length : 0);
+        task.transferred.store(task.confirmed, std::memory_order_relaxed);
+        if (task.doomed != Code::Ok)
+            endIfQuiet(batch, i);
+        else if (task.confirmed == task.length)
+            end(batch, i, TransferStatusEnum::COMPLETED);
+    }
+}
+
+// --- ends --------------------------------------------------------------------------------------------------------
+
+void TrackerLogic::doom(Batch& batch, std::uint32_t index, const Status& cause, bool reset_paths) {
+    Task& task = batch.task(index);
+    if (task.doomed != Code::Ok) return;
+    task.doomed = cause.code();
+    task.error = cause;
+    forgetPending(batch, index);
+    if (reset_paths && task.in_flight > 0) {
+        const auto peer = static_cast<std::uint32_t>(task.segment);
+        for (const Path& path : peers_[peer].paths) {
+            const Reset reset{peer, path.worker};
+            if ((task.workers & workerBit(path.worker)) != 0 && path.flights > 0 &&
+                std::find(resets_.begin(), resets_.end(), reset) == resets_.end())
+                resets_.push_back(reset);
+        }
+    }
+    endIfQuiet(batch, index);
+}
+
+void TrackerLogic::endIfQuiet(Batch& batch, std::uint32_t index) {
+    const Task& task = batch.task(index);
+    if (task.in_flight == 0) end(batch, index, terminalStateFor(task.doomed));
+}
+
+void TrackerLogic::end(Batch& batch, std::uint32_t index, TransferStatusEnum state) {
+    batch.task(index).tracked = false;
+    batch.publishTerminal(index, state);
+    if (--batch.active.running == 0) deactivate(batch);
+    tally(batch);
+}
+
+/// Removes what waits of a task, so that no run outlives its batch.
+void TrackerLogic::forgetPending(Batch& batch, std::uint32_t index) {
+    PeerState* peer = peerOf(batch.task(index));
+    if (peer == nullptr) return;
+    auto& pending = peer->pending;
+    for (auto run = pending.begin(); run != pending.end();) {
+        if (run->batch == &batch && run->next == index) {
+            ++run->next;
+            run->offset = 0;
+        } else if (run->batch == &batch && run->end == index + 1 && run->next <= index) {
+            --run->end;
+        }
+        // Ended tasks in the middle are skipped by flush; those at either edge go now.
+        while (run->batch == &batch && run->next < run->end && batch.task(run->next).doomed != Code::Ok) ++run->next;
+        while (run->batch == &batch && run->next < run->end && batch.task(run->end - 1).doomed != Code::Ok) --run->end;
+        run = run->next >= run->end ? pending.erase(run) : run + 1;
+    }
+}
+
+void TrackerLogic::tally(Batch& batch) {
+    if (tally_batch_ != &batch) flushTally();
+    tally_batch_ = &batch;
+    ++tally_count_;
+}
+
+void TrackerLogic::flushTally() {
+    if (tally_batch_ == nullptr) return;
+    Batch* batch = std::exchange(tally_batch_, nullptr);
+    batch->finished(std::exchange(tally_count_, 0u));
+}
+
+void TrackerLogic::activate(Batch& batch, std::uint32_t count) {
+    if (batch.active.running == 0 && count > 0) {
+        batch.active.earliest = kForever;
+        batch.active.previous = nullptr;
+        batch.active.next = active_;
+        if (active_ != nullptr) active_->active.previous = &batch;
+        active_ = &batch;
+    }
+    batch.active.running += count;
+}
+
+void TrackerLogic::deactivate(Batch& batch) {
+    if (batch.active.previous != nullptr)
+        batch.active.previous->active.next = batch.active.next;
+    else
+        active_ = batch.active.next;
+    if (batch.active.next != nullptr) batch.active.next->active.previous = batch.active.previous;
+}
+
+void TrackerLogic::onEndTasks(const EndTasks& request, Batch& batch) {
+    const std::uint32_t count = batch.claimed();
+    for (std::uint32_t i = 0; i < count; ++i) {
+        const bool meant = request.task == EndTasks::kAllTasks || request.task == i;
+        if (meant && batch.task(i).tracked) doom(batch, i, request.cause, true);
+    }
+    flushTally();
+    sendResets(request.cause);
+}
+
+void TrackerLogic::onEndAll(const EndAll& request) {
+    for (Batch* batch = active_; batch != nullptr;) {
+        Batch* next = batch->active.next;
+        const std::uint32_t count = batch->claimed();
+        for (std::uint32_t i = 0; i < count; ++i)
+            if (batch->task(i).tracked) doom(*batch, i, request.cause, true);
+        batch = next;
+    }
+    flushTally();
+    sendResets(request.cause);
+}
+
+void TrackerLogic::sendResets(const Status& cause) {
+    for (const Reset& reset : resets_)
+        output_.sendReset(reset.worker,
+                          ResetPath{reset.peer, Status(Code::Canceled, "path reset: " + cause.toString())});
+    resets_.clear();
+}
+
+// --- time --------------------------------------------------------------------------------------------------------
+
+void TrackerLogic::scheduleWake(TimePoint when) {
+    if (when >= wake_at_) return;
+    wake_at_ = when;
+    output_.wakeAt(when);
+}
+
+void TrackerLogic::onTimer(TimePoint now) {
+    wake_at_ = kForever;
+    TimePoint next_wake = kForever;
+    const Status cause(Code::Timeout, "the deadline passed");
+    for (Batch* batch = active_; batch != nullptr;) {
+        Batch* next = batch->active.next;
+        if (batch->active.earliest <= now) {
+            batch->active.earliest = kForever;
+            const std::uint32_t count = batch->claimed();
+            for (std::uint32_t i = 0; i < count; ++i) {
+                const Task& task = batch->task(i);
+                if (!task.tracked || task.doomed != Code::Ok) continue;
+                if (task.deadline <= now)
+                    doom(*batch, i, cause, true);
+                else
+                    batch->active.earliest = std::min(batch->active.earliest, task.deadline);
+            }
+        }
+        // `running` 0: it ended above and may be a new batch already once the tally is flushed.
+        if (batch->active.running != 0) next_wake = std::min(next_wake, batch->active.earliest);
+        batch = next;
+    }
+    flushTally();
+    sendResets(cause);
+    answerWaits(now);
+    for (const AwaitSourceIdle& wait : waits_) next_wake = std::min(next_wake, wait.deadline);
+    if (next_wake != kForever) scheduleWake(std::max(next_wake, now + kDeadlineGrain));
+}
+
+// --- unregister --------------------------------------------------------------------------------------------------
+
+std::vector<BatchID> TrackerLogic::batchesUsing(const ByteRange& range) const {
+    std::vector<BatchID> users;
+    for (const Batch* batch = active_; batch != nullptr; batch = batch->active.next) {
+        const std::uint32_t count = batch->claimed();
+        for (std::uint32_t i = 0; i < count; ++i) {
+            const Task& task = batch->task(i);
+            if (!task.tracked) continue;
+            const ByteRange source{reinterpret_cast<std::uint64_t>(task.local), task.length};
+            if (source.overlaps(range)) {
+                users.push_back(batch->id());
+                break;
+            }
+        }
+    }
+    return users;
+}
+
+void TrackerLogic::onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now) {
+    waits_.push_back(wait);
+    answerWaits(now);
+    if (!waits_.empty()) scheduleWake(std::max(wait.deadline, now + kDeadlineGrain));
+}
+
+void TrackerLogic::answerWaits(TimePoint now) {
+    for (auto wait = waits_.begin(); wait != waits_.end();) {
+        auto users = batchesUsing(wait->range);
+        if (!users.empty() && now < wait->deadline) {
+            ++wait;
+            continue;
+        }
+        wait->reply(std::move(users));
+        wait = waits_.erase(wait);
+    }
+}
+
+}  // namespace troupe

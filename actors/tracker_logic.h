@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "actors/batch.h"
+#include "messages/data_plane.h"
+#include "transports/registration_table.h"
+
+namespace troupe {
+
+/// What a tracker says to others. The actor turns it into messages; tests record it.
+class TrackerOutput {
+  public:
+    virtual ~TrackerOutput() = default;
+    virtual void sendTrain(std::uint32_t worker, Train train) = 0;
+    virtual void sendReset(std::uint32_t worker, ResetPath reset) = 0;
+    /// Work to `peer` failed in a way that only its directory entry can mend (stale incarnation, peer gone).
+    virtual void suspectPeer(std::uint32_t peer, const Status& cause) = 0;
+    /// Calls `onTimer` at `when` or a little later; replaces the previous request.
+    virtual void wakeAt(TimePoint when) = 0;
+};
+
+/// The mind of a BatchTracker: which slice goes where and when a task is over. No CAF, no I/O, no clock of its own:
+/// every call brings the time, so it runs the same under a test or a simulator. One thread at a time.
+///
+/// Invariants: a task becomes terminal exactly once, only when none of its flights is with a worker; a Batch is not
+/// touched after its last task was published.
+class TrackerLogic {
+  public:
+    TrackerLogic(std::uint32_t index, std::uint32_t loop, const RegistrationTable& regions, TrackerOutput& output);
+
+    void onWorkerJoined(const WorkerJoined& worker);
+    void onUsePeer(const UsePeer& use);
+    void onDropPeer(const DropPeer& drop);
+    void onSubmit(const SubmitTasks& submit, TimePoint now);
+    void onReport(const SliceReport& report);
+    void onEndTasks(const EndTasks& end, Batch& batch);
+    void onEndAll(const EndAll& end);
+    void onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now);
+    void onTimer(TimePoint now);
+
+    /// Hands out work for which there is room. Call after a run of the handlers above.
+    void flush();
+
+    /// True when no task is running.
+    bool idle() const { return active_ == nullptr; }
+
+  private:
+    struct Worker {
+        NicInfo nic;
+        bool same_address_space = false;
+        std::uint32_t loop = 0;
+    };
+    struct Path {
+        std::uint32_t worker = 0;
+        std::uint64_t bytes = 0;     ///< In flight.
+        std::uint32_t flights = 0;   ///< In flight.
+        Train train;                 ///< Being filled during flush.
+    };
+    /// Tasks [next, end) of a batch for one peer, of which `next` starts at `offset`. A single task may stop at `limit`.
+    struct Run {
+        Batch* batch = nullptr;
+        std::uint32_t next = 0;
+        std::uint32_t end = 0;
+        std::uint64_t offset = 0;
+        std::uint64_t limit = UINT64_MAX;
+        bool merge = true;
+    };
+    struct PeerState {
+        std::shared_ptr<const Peer> peer;  ///< Null: not in use.
+        SegmentID segment = kInvalidSegmentID;
+        std::vector<Path> paths;
+        std::deque<Run> pending;
+        bool dirty = false;
+    };
+    struct Reset {
+        std::uint32_t peer;
+        std::uint32_t worker;
+        bool operator==(const Reset&) const = default;
+    };
+
+    PeerState* peerOf(const Task& task);
+    Path* pathOf(std::uint32_t peer, std::uint32_t worker);
+    void markDirty(std::uint32_t peer);
+    void enqueue(Batch& batch, std::uint32_t index, std::uint32_t peer, std::uint64_t offset, std::uint64_t limit,
+                 bool merge);
+    Path* pathWithRoom(PeerState& peer);
+    void fill(std::uint32_t index);
+    void skipEnded(std::deque<Run>& pending);
+    Flight cut(PeerState& peer, const Worker& worker);
+
+    void onFailed(const SliceReport::Failed& failed);
+    void onSettled(std::uint32_t worker, const SliceReport::Settled& settled);
+    /// The task will end with `cause` (its code decides the state) as soon as nothing of it is in flight.
+    void doom(Batch& batch, std::uint32_t index, const Status& cause, bool reset_paths);
+    void endIfQuiet(Batch& batch, std::uint32_t index);
+    void end(Batch& batch, std::uint32_t index, TransferStatusEnum state);
+    void forgetPending(Batch& batch, std::uint32_t index);
+    void tally(Batch& batch);
+    void flushTally();
+    void sendResets(const Status& cause);
+    void activate(Batch& batch, std::uint32_t count);
+    void deactivate(Batch& batch);
+    std::vector<BatchID> batchesUsing(const ByteRange& range) const;
+    void answerWaits(TimePoint now);
+    void scheduleWake(TimePoint when);
+
+    const std::uint32_t index_;
+    const std::uint32_t loop_;
+    const RegistrationTable& regions_;
+    SnapshotReader<RegionMap> region_map_;
+    TrackerOutput& output_;
+
+    std::vector<Worker> workers_;
+    std::vector<PeerState> peers_;       ///< By peer index.
+    std::vector<std::uint32_t> dirty_;   ///< Peers that flush must look at.
+    Batch* active_ = nullptr;            ///< Intrusive list of batches with running tasks.
+    std::vector<Reset> resets_;
+    std::vector<AwaitSourceIdle> waits_;
+    TimePoint wake_at_ = kForever;
+
+    // Tasks of one batch that ended in this handler, published to the batch as one number.
+    Batch* tally_batch_ = nullptr;
+    std::uint32_t tally_count_ = 0;
+};
+
+}  // namespace troupe

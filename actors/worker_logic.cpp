@@ -1,0 +1,211 @@
+#include "actors/worker_logic.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe {
+
+WorkerLogic::WorkerLogic(std::uint32_t index, std::unique_ptr<Nic> nic, WorkerOutput& output)
+    : index_(index), nic_(std::move(nic)), output_(output) {}
+
+// --- peers -------------------------------------------------------------------------------------------------------
+
+void WorkerLogic::onUsePeer(const UsePeer& use) {
+    const std::uint32_t index = use.peer->index;
+    if (peers_.size() <= index) peers_.resize(index + 1);
+    PeerPath& entry = peers_[index];
+    const bool same = entry.peer && entry.peer->desc->incarnation == use.peer->desc->incarnation;
+    if (!same && entry.path) {
+        const Status cause(Code::StaleIncarnation, "segment " + use.peer->name + " was restarted");
+        nic_->closePath(*entry.path, cause);
+        entry.path.reset();
+        failBacklog(entry, cause, false);
+    }
+    entry.peer = use.peer;
+}
+
+void WorkerLogic::onDropPeer(const DropPeer& drop) {
+    if (drop.peer >= peers_.size()) return;
+    PeerPath& entry = peers_[drop.peer];
+    if (entry.path) nic_->closePath(*entry.path, drop.cause);
+    entry.path.reset();
+    failBacklog(entry, drop.cause, false);
+    if (drop.forget) entry.peer = nullptr;
+}
+
+void WorkerLogic::onReset(const ResetPath& reset) {
+    if (reset.peer >= peers_.size()) return;
+    PeerPath& entry = peers_[reset.peer];
+    if (entry.path) nic_->resetPath(*entry.path, reset.cause);
+    failBacklog(entry, reset.cause, true);
+}
+
+// --- posting -----------------------------------------------------------------------------------------------------
+
+void WorkerLogic::onTrain(const Train& train) {
+    if (train.peer >= peers_.size()) peers_.resize(train.peer + 1);
+    PeerPath& entry = peers_[train.peer];
+    Status refused;
+    if (!entry.peer) {
+        refused = Status(Code::StaleHandle, "the segment was closed");
+    } else if (!entry.path) {
+        auto opened = nic_->openPath(entry.peer);
+        if (opened)
+            entry.path = *opened;
+        else
+            refused = opened.status();
+    }
+    const std::uint64_t slice = nic_->info().slice_bytes;
+    scratch_.clear();
+    for (const Flight& flight : train.flights) {
+        const std::uint32_t cookie = allocate(flight, train.tracker, train.peer);
+        if (!refused.isOk()) {
+            refuse(cookie, refused);
+            continue;
+        }
+        const std::uint64_t step = flight.whole ? flight.length : slice;
+        for (std::uint64_t done = 0; done < flight.length; done += step) {
+            const std::uint64_t length = std::min(step, flight.length - done);
+            scratch_.push_back({flight.local + done, flight.remote + done, length, cookie, flight.opcode});
+            ++out_[cookie].requests;
+        }
+    }
+    if (scratch_.empty()) return;
+    const std::size_t taken = entry.backlog.empty() ? nic_->post(*entry.path, scratch_) : 0;
+    if (taken < scratch_.size()) {
+        if (entry.backlog.empty()) backlogged_.push_back(train.peer);
+        entry.backlog.insert(entry.backlog.end(), scratch_.begin() + static_cast<std::ptrdiff_t>(taken), scratch_.end());
+    }
+}
+
+void WorkerLogic::postBacklog(PeerPath& peer) {
+    while (!peer.backlog.empty() && peer.path) {
+        constexpr std::size_t kBurst = 256;
+        const std::size_t count = std::min(kBurst, peer.backlog.size());
+        scratch_.assign(peer.backlog.begin(), peer.backlog.begin() + static_cast<std::ptrdiff_t>(count));
+        const std::size_t taken = nic_->post(*peer.path, scratch_);
+        peer.backlog.erase(peer.backlog.begin(), peer.backlog.begin() + static_cast<std::ptrdiff_t>(taken));
+        if (taken < count) return;
+    }
+}
+
+void WorkerLogic::failBacklog(PeerPath& peer, const Status& cause, bool retryable) {
+    for (const WorkRequest& request : std::exchange(peer.backlog, {})) failRequest(request, cause, retryable, true);
+}
+
+std::uint32_t WorkerLogic::allocate(const Flight& flight, std::uint32_t tracker, std::uint32_t peer) {
+    std::uint32_t index = 0;
+    if (free_.empty()) {
+        index = static_cast<std::uint32_t>(out_.size());
+        out_.emplace_back();
+    } else {
+        index = free_.back();
+        free_.pop_back();
+    }
+    out_[index] = Out{flight, tracker, peer, 0, 0};
+    return index;
+}
+
+// --- what ends ---------------------------------------------------------------------------------------------------
+
+bool WorkerLogic::poll(TimePoint now) {
+    bool moved = nic_->poll(now, sweep_);
+    if (!sweep_.empty()) {
+        for (const Completion& done : sweep_.completed)
+            settle(static_cast<std::uint32_t>(done.cookie), done.requests, done.bytes);
+        for (const Failure& failure : sweep_.failed)
+            failRequest(failure.request, failure.cause, failure.retryable, failure.quiesced);
+        sweep_.clear();
+        moved = true;
+    }
+    if (!backlogged_.empty()) {
+        for (const std::uint32_t peer : backlogged_) postBacklog(peers_[peer]);
+        std::erase_if(backlogged_, [this](std::uint32_t peer) { return peers_[peer].backlog.empty(); });
+    }
+    moved = sendReports() || moved;
+    if (!waits_.empty()) answerWaits(now);
+    return moved;
+}
+
+void WorkerLogic::settle(std::uint32_t out, std::uint32_t requests, std::uint64_t bytes) {
+    Out& entry = out_[out];
+    entry.requests -= requests;
+    entry.bytes += bytes;
+    if (entry.requests != 0) return;
+    reportFor(entry.tracker)
+        .settled.push_back({entry.flight.batch, entry.flight.first_task, entry.flight.task_count, entry.peer,
+                            entry.flight.length, entry.bytes});
+    free_.push_back(out);
+}
+
+/// Fails a flight none of which was posted.
+void WorkerLogic::refuse(std::uint32_t out, const Status& cause) {
+    Out& entry = out_[out];
+    reportFor(entry.tracker).failed.push_back({entry.flight, entry.peer, cause, false, true});
+    entry.requests = 1;
+    settle(out, 1, 0);
+}
+
+void WorkerLogic::failRequest(const WorkRequest& request, const Status& cause, bool retryable, bool quiesced) {
+    const auto out = static_cast<std::uint32_t>(request.cookie);
+    Out& entry = out_[out];
+    Flight part = entry.flight;
+    part.local = request.local;
+    part.remote = request.remote;
+    part.length = request.length;
+    reportFor(entry.tracker).failed.push_back({part, entry.peer, cause, retryable, quiesced});
+    settle(out, 1, 0);
+}
+
+SliceReport& WorkerLogic::reportFor(std::uint32_t tracker) {
+    if (reports_.size() <= tracker) reports_.resize(tracker + 1);
+    return reports_[tracker];
+}
+
+bool WorkerLogic::sendReports() {
+    bool sent = false;
+    for (std::uint32_t tracker = 0; tracker < reports_.size(); ++tracker) {
+        SliceReport& report = reports_[tracker];
+        if (report.settled.empty() && report.failed.empty()) continue;
+        report.worker = index_;
+        output_.sendReport(tracker, std::exchange(report, {}));
+        sent = true;
+    }
+    return sent;
+}
+
+bool WorkerLogic::arm() {
+    // Refusals gathered since the last poll go out with the next one.
+    for (const SliceReport& report : reports_)
+        if (!report.settled.empty() || !report.failed.empty()) return false;
+    return nic_->arm();
+}
+
+// --- unregister --------------------------------------------------------------------------------------------------
+
+void WorkerLogic::onAwaitPeersIdle(const AwaitPeersIdle& wait, TimePoint now) {
+    waits_.push_back(wait);
+    answerWaits(now);
+}
+
+void WorkerLogic::answerWaits(TimePoint now) {
+    for (auto wait = waits_.begin(); wait != waits_.end();) {
+        if (nic_->servesPeerIn(wait->range)) {
+            if (now < wait->deadline) {
+                ++wait;
+                continue;
+            }
+            nic_->cutPeersIn(wait->range);
+        }
+        wait->reply();
+        wait = waits_.erase(wait);
+    }
+}
+
+TimePoint WorkerLogic::nextDeadline() const {
+    TimePoint next = nic_->nextDeadline();
+    for (const AwaitPeersIdle& wait : waits_) next = std::min(next, wait.deadline);
+    return next;
+}
+
+}  // namespace troupe

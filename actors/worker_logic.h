@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/log.h"
+#include "messages/data_plane.h"
+#include "transports/nic.h"
+
+namespace troupe {
+
+/// What a worker says to trackers.
+class WorkerOutput {
+  public:
+    virtual ~WorkerOutput() = default;
+    virtual void sendReport(std::uint32_t tracker, SliceReport report) = 0;
+};
+
+/// The mind of a NicWorker: cuts flights into work requests, posts them, and turns what the Nic gives back into
+/// reports. Owns exactly one Nic. No CAF, no clock of its own. One thread at a time.
+class WorkerLogic {
+  public:
+    WorkerLogic(std::uint32_t index, std::unique_ptr<Nic> nic, WorkerOutput& output);
+
+    void onUsePeer(const UsePeer& use);
+    void onDropPeer(const DropPeer& drop);
+    void onTrain(const Train& train);
+    void onReset(const ResetPath& reset);
+    void onAwaitPeersIdle(const AwaitPeersIdle& wait, TimePoint now);
+
+    /// Polls the Nic once and sends one report to each tracker concerned. True when anything moved.
+    bool poll(TimePoint now);
+    bool arm();
+    /// The next time poll must run although nothing is ready.
+    TimePoint nextDeadline() const;
+
+    const Nic& nic() const { return *nic_; }
+
+  private:
+    /// A flight that is with the Nic, or partly still in the backlog.
+    struct Out {
+        Flight flight;
+        std::uint32_t tracker = 0;
+        std::uint32_t peer = 0;
+        std::uint32_t requests = 0;  ///< Work requests not ended.
+        std::uint64_t bytes = 0;     ///< Arrived.
+    };
+    struct PeerPath {
+        std::shared_ptr<const Peer> peer;
+        std::optional<PathId> path;
+        std::deque<WorkRequest> backlog;  ///< Waits for room in the Nic's window; bounded by the trackers' windows.
+    };
+
+    std::uint32_t allocate(const Flight& flight, std::uint32_t tracker, std::uint32_t peer);
+    void refuse(std::uint32_t out, const Status& cause);
+    void failRequest(const WorkRequest& request, const Status& cause, bool retryable, bool quiesced);
+    void settle(std::uint32_t out, std::uint32_t requests, std::uint64_t bytes);
+    void postBacklog(PeerPath& peer);
+    void failBacklog(PeerPath& peer, const Status& cause, bool retryable);
+    SliceReport& reportFor(std::uint32_t tracker);
+    bool sendReports();
+    void answerWaits(TimePoint now);
+
+    const std::uint32_t index_;
+    std::unique_ptr<Nic> nic_;
+    WorkerOutput& output_;
+    std::vector<PeerPath> peers_;  ///< By peer index.
+    std::vector<std::uint32_t> backlogged_;  ///< Peers whose backlog is not empty.
+
+    // Flights by cookie: a slab with a free list, so that a completion finds its flight in one load.
+    std::vector<Out> out_;
+    std::vector<std::uint32_t> free_;
+
+    std::vector<WorkRequest> scratch_;
+    Sweep sweep_;
+    std::vector<SliceReport> reports_;  ///< By tracker.
+    std::vector<AwaitPeersIdle> waits_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,331 @@
+#include "base/config.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/config_units.h"
+
+namespace troupe {
+
+namespace {
+
+using std::chrono::hours;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+constexpr std::uint64_t kKiB = 1024;
+constexpr std::uint64_t kGiB = kKiB * kKiB * kKiB;
+
+constexpr std::string_view kEnvironmentPrefix = "TROUPE_";
+/// A settings file is a page of text; more is the wrong file.
+constexpr std::size_t kMaxFileBytes = 1u << 20;
+/// Deeper objects cannot name a key: the longest has two parts.
+constexpr int kMaxDepth = 4;
+
+// --- the schema ------------------------------------------------------------------------------------------------
+
+Status outOfRange(std::string_view value, const std::string& range) {
+    return {Code::InvalidArgument, "'" + std::string(value) + "' is not in " + range};
+}
+
+ConfigKey countKey(std::string name, std::uint32_t Config::*field, std::uint32_t low, std::uint32_t high,
+                   std::string description) {
+    std::string range = std::to_string(low) + ".." + std::to_string(high);
+    auto set = [=](Config& config, std::string_view text) -> Status {
+        std::uint32_t value = 0;
+        const char* const last = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), last, value);
+        if (error == std::errc::result_out_of_range) return outOfRange(text, range);
+        if (error != std::errc() || rest != last)
+            return {Code::InvalidArgument, "'" + std::string(text) + "' is not a whole number in " + range};
+        if (value < low || value > high) return outOfRange(text, range);
+        config.*field = value;
+        return {};
+    };
+    auto get = [=](const Config& config) { return std::to_string(config.*field); };
+    return {std::move(name), "count", range, std::move(description), set, get};
+}
+
+ConfigKey bytesKey(std::string name, std::uint64_t Config::*field, std::uint64_t low, std::uint64_t high,
+                   std::string description) {
+    std::string range = formatBytes(low) + ".." + formatBytes(high);
+    auto set = [=](Config& config, std::string_view text) -> Status {
+        auto value = parseBytes(text);
+        if (!value) return value.status();
+        if (*value < low || *value > high) return outOfRange(text, range);
+        config.*field = *value;
+        return {};
+    };
+    auto get = [=](const Config& config) { return formatBytes(config.*field); };
+    return {std::move(name), "bytes", range, std::move(description), set, get};
+}
+
+/// `Period` is the resolution: a value between two of its ticks is refused, not rounded.
+template <class Period>
+ConfigKey timeKey(std::string name, Period Config::*field, microseconds low, microseconds high,
+                  std::string description) {
+    std::string range = formatTime(low) + ".." + formatTime(high);
+    auto set = [=](Config& config, std::string_view text) -> Status {
+        auto value = parseTime(text);
+        if (!value) return value.status();
+        if (*value < low || *value > high) return outOfRange(text, range);
+        const auto ticks = std::chrono::duration_cast<Period>(*value);
+        if (ticks != *value)
+            return {Code::InvalidArgument, "'" + std::string(text) + "' is not a multiple of " + formatTime(Period(1))};
+        config.*field = ticks;
+        return {};
+    };
+    auto get = [=](const Config& config) { return formatTime(config.*field); };
+    return {std::move(name), "time", range, std::move(description), set, get};
+}
+
+ConfigKey boolKey(std::string name, bool Config::*field, std::string description) {
+    const std::string range = "true, false";
+    auto set = [=](Config& config, std::string_view text) -> Status {
+        if (text == "true" || text == "1" || text == "on" || text == "yes")
+            config.*field = true;
+        else if (text == "false" || text == "0" || text == "off" || text == "no")
+            config.*field = false;
+        else
+            return {Code::InvalidArgument, "'" + std::string(text) + "' is neither true nor false"};
+        return {};
+    };
+    auto get = [=](const Config& config) { return std::string(config.*field ? "true" : "false"); };
+    return {std::move(name), "bool", range, std::move(description), set, get};
+}
+
+std::vector<ConfigKey> makeSchema() {
+    std::vector<ConfigKey> keys{
+        // --- loops
+        countKey("data_loops", &Config::data_loops, 0, 64, "Data loop threads; 0 is half the cores, 1 to 4."),
+        timeKey("spin", &Config::spin, microseconds(0), seconds(1), "Longest busy wait of a loop before it sleeps."),
+        boolKey("waiter_drives", &Config::waiter_drives, "A thread in waitTransfer runs a sleeping data loop itself."),
+        timeKey("drive_grace", &Config::drive_grace, microseconds(0), seconds(1),
+                "How long a loop stays with its last driver before its thread takes over."),
+        // --- transfers
+        bytesKey("slice_bytes", &Config::slice_bytes, 4 * kKiB, kGiB, "Largest piece that one work request carries."),
+        countKey("max_batches", &Config::max_batches, 1, 1u << 20, "Live batches per engine."),
+        countKey("max_batch_tasks", &Config::max_batch_tasks, 1, 1u << 24, "Largest capacity of one batch."),
+        timeKey("transfer_timeout", &Config::transfer_timeout, microseconds(0), hours(24),
+                "Deadline of a request that names none; 0 is none."),
+        timeKey("unregister_timeout", &Config::unregister_timeout, milliseconds(1), minutes(10),
+                "How long unregister waits until nothing uses the region."),
+        countKey("retry_count", &Config::retry_count, 0, 100, "Attempts after the first on the same path."),
+        // --- control
+        timeKey("connect_timeout", &Config::connect_timeout, milliseconds(1), minutes(5),
+                "TCP connect, control and data."),
+        timeKey("handshake_timeout", &Config::handshake_timeout, milliseconds(1), minutes(5),
+                "An accepted connection must say hello within this."),
+        timeKey("keepalive_interval", &Config::keepalive_interval, milliseconds(1), hours(1),
+                "Between keepalive frames on a quiet control connection."),
+        timeKey("keepalive_timeout", &Config::keepalive_timeout, milliseconds(1), hours(1),
+                "Silence after which a control connection is dead."),
+        timeKey("open_timeout", &Config::open_timeout, milliseconds(1), hours(1), "openSegment and syncSegmentCache."),
+        bytesKey("max_descriptor_bytes", &Config::max_descriptor_bytes, 4 * kKiB, kGiB,
+                 "Largest segment descriptor accepted."),
+        countKey("max_control_connections", &Config::max_control_connections, 1, 65536,
+                 "Accepted control connections at once."),
+        timeKey("lease_ttl", &Config::lease_ttl, seconds(1), hours(24),
+                "Life of a record in a metadata store without renewal."),
+        // --- tcp
+        countKey("tcp.lanes", &Config::tcp_lanes, 1, 64, "Connections per peer and data loop."),
+        bytesKey("tcp.window_bytes", &Config::tcp_window_bytes, 64 * kKiB, 16 * kGiB,
+                 "Bytes in flight per peer and data loop."),
+        countKey("tcp.window_requests", &Config::tcp_window_requests, 1, 65536,
+                 "Requests in flight per peer and data loop."),
+        countKey("tcp.max_connections", &Config::tcp_max_connections, 1, 65536,
+                 "Accepted data connections per data loop."),
+        bytesKey("tcp.socket_buffer", &Config::tcp_socket_buffer, 0, kGiB,
+                 "SO_SNDBUF and SO_RCVBUF; 0 is the kernel's auto-tuning."),
+        boolKey("tcp.crc", &Config::tcp_crc, "CRC32C over every payload, both ways."),
+        // --- host
+        bytesKey("host.chunk_bytes", &Config::host_chunk_bytes, 4 * kKiB, kGiB,
+                 "Bytes copied before the loop looks at other work."),
+    };
+    std::sort(keys.begin(), keys.end(), [](const ConfigKey& a, const ConfigKey& b) { return a.name < b.name; });
+    return keys;
+}
+
+// --- names -----------------------------------------------------------------------------------------------------
+
+/// "tcp.lanes" -> "TROUPE_TCP_LANES".
+std::string environmentName(std::string_view key) {
+    std::string name(kEnvironmentPrefix);
+    for (const char c : key) name += c == '.' ? '_' : c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+    return name;
+}
+
+/// Levenshtein distance: insertions, deletions and replacements that make `a` into `b`.
+std::size_t editDistance(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> row(b.size() + 1);
+    for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        std::size_t diagonal = std::exchange(row[0], i);
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+            diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+        }
+    }
+    return row[b.size()];
+}
+
+/// `spell` gives a key as the reader would write it.
+Status unknownKey(std::string_view name, std::string (*spell)(std::string_view)) {
+    std::string nearest;
+    std::size_t best = std::numeric_limits<std::size_t>::max();
+    // A name of the file's choosing may be long; its first bytes tell enough.
+    const std::string_view head = name.substr(0, 64);
+    for (const ConfigKey& key : ConfigLoader::schema()) {
+        std::string candidate = spell(key.name);
+        const std::size_t distance = editDistance(head, candidate);
+        if (distance < best) {
+            best = distance;
+            nearest = std::move(candidate);
+        }
+    }
+    return {Code::InvalidArgument, "unknown setting '" + std::string(head) + "'; did you mean '" + nearest + "'?"};
+}
+
+std::string asIs(std::string_view name) { return std::string(name); }
+
+const ConfigKey* findKey(std::string_view name) {
+    const auto& keys = ConfigLoader::schema();
+    const auto at = std::lower_bound(keys.begin(), keys.end(), name,
+                                     [](const ConfigKey& key, std::string_view wanted) { return key.name < wanted; });
+    return at != keys.end() && at->name == name ? &*at : nullptr;
+}
+
+// --- JSON ------------------------------------------------------------------------------------------------------
+
+using Settings = std::map<std::string, std::string>;
+
+/// Parses an object; a key that stands twice in one object is an error, where the library would take the last.
+Status parseObject(std::string_view text, nlohmann::json& object) {
+    std::vector<std::set<std::string>> open;
+    std::string twice;
+    const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+        using Event = nlohmann::json::parse_event_t;
+        if (event == Event::object_start) open.emplace_back();
+        if (event == Event::object_end && !open.empty()) open.pop_back();
+        if (event == Event::key && !open.empty() && !open.back().insert(parsed.get<std::string>()).second)
+            twice = parsed.get<std::string>();
+        return true;
+    };
+    try {
+        object = nlohmann::json::parse(text, watch);
+    } catch (const nlohmann::json::exception& error) {
+        return {Code::InvalidArgument, std::string("not JSON: ") + error.what()};
+    }
+    if (!object.is_object()) return {Code::InvalidArgument, "settings must be a JSON object"};
+    if (!twice.empty()) return {Code::InvalidArgument, "'" + twice + "' is given twice"};
+    return {};
+}
+
+/// Adds every leaf of `object` to `settings` under its dotted name.
+Status flatten(const nlohmann::json& object, const std::string& prefix, int depth, Settings& settings) {
+    if (depth > kMaxDepth) return {Code::InvalidArgument, "'" + prefix + "' is nested too deep"};
+    for (const auto& [name, value] : object.items()) {
+        const std::string key = prefix.empty() ? name : prefix + "." + name;
+        if (value.is_object()) {
+            if (Status status = flatten(value, key, depth + 1, settings); !status) return status;
+            continue;
+        }
+        if (!value.is_string() && !value.is_number() && !value.is_boolean())
+            return {Code::InvalidArgument,
+                    "'" + key + "' must be a string, a number or a boolean, not " + std::string(value.type_name())};
+        if (!settings.emplace(key, value.is_string() ? value.get<std::string>() : value.dump()).second)
+            return {Code::InvalidArgument, "'" + key + "' is given twice, nested and dotted"};
+    }
+    return {};
+}
+
+Status apply(std::string_view name, std::string_view value, Config& config) {
+    const ConfigKey* key = findKey(name);
+    if (!key) return unknownKey(name, asIs);
+    return key->set(config, value).withContext(name);
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& ConfigLoader::schema() {
+    static const std::vector<ConfigKey> keys = makeSchema();
+    return keys;
+}
+
+Status ConfigLoader::loadFile(const std::string& path) {
+    const std::string origin = "file " + path;
+    std::ifstream file(path, std::ios::binary);
+    if (!file) {
+        const int error = errno;
+        return {error == ENOENT ? Code::NotFound : Code::InvalidArgument,
+                origin + ": " + std::system_category().message(error)};
+    }
+    std::string text(kMaxFileBytes + 1, '\0');
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    if (file.bad()) return {Code::InvalidArgument, origin + ": cannot be read"};
+    text.resize(static_cast<std::size_t>(file.gcount()));
+    if (text.size() > kMaxFileBytes)
+        return {Code::InvalidArgument, origin + ": longer than " + formatBytes(kMaxFileBytes)};
+    return loadJson(text, origin);
+}
+
+Status ConfigLoader::loadJson(std::string_view text, const std::string& origin) {
+    nlohmann::json object;
+    if (Status status = parseObject(text, object); !status) return status.withContext(origin);
+    Settings settings;
+    if (Status status = flatten(object, "", 1, settings); !status) return status.withContext(origin);
+    Config next = config_;
+    for (const auto& [name, value] : settings)
+        if (Status status = apply(name, value, next); !status) return status.withContext(origin);
+    config_ = next;
+    for (const auto& setting : settings) origins_.insert_or_assign(setting.first, origin);
+    return {};
+}
+
+Status ConfigLoader::loadEnvironment(const char* const* environment) {
+    std::map<std::string, const ConfigKey*, std::less<>> known;
+    for (const ConfigKey& key : schema()) known.emplace(environmentName(key.name), &key);
+    Config next = config_;
+    std::vector<std::pair<const ConfigKey*, std::string>> found;
+    for (; environment && *environment; ++environment) {
+        const std::string_view entry(*environment);
+        if (entry.substr(0, kEnvironmentPrefix.size()) != kEnvironmentPrefix) continue;
+        const std::size_t equals = entry.find('=');
+        const std::string_view name = entry.substr(0, equals);
+        const std::string_view value = equals == std::string_view::npos ? "" : entry.substr(equals + 1);
+        const auto at = known.find(name);
+        if (at == known.end()) return unknownKey(name, environmentName).withContext("environment");
+        if (Status status = at->second->set(next, value); !status)
+            return status.withContext(name).withContext("environment");
+        found.emplace_back(at->second, "environment " + at->first);
+    }
+    config_ = next;
+    for (const auto& [key, origin] : found) origins_.insert_or_assign(key->name, origin);
+    return {};
+}
+
+Status ConfigLoader::set(std::string_view name, std::string_view value, const std::string& origin) {
+    Config next = config_;
+    if (Status status = apply(name, value, next); !status) return status.withContext(origin);
+    config_ = next;
+    origins_.insert_or_assign(std::string(name), origin);
+    return {};
+}
+
+std::string ConfigLoader::provenance(std::string_view name) const {
+    if (const auto at = origins_.find(name); at != origins_.end()) return at->second;
+    return findKey(name) ? "default" : "";
+}
+
+}  // namespace troupe

@@ -1,0 +1,310 @@
+#include "control/control_channel.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "base/endpoint.h"
+
+namespace troupe {
+
+namespace {
+
+constexpr std::size_t kReadPerTurn = 64u << 10;
+constexpr std::size_t kWritePerTurn = 1u << 20;
+constexpr std::size_t kFramesPerWrite = 32;
+/// What a queued frame costs beyond its bytes, so that many tiny frames are bounded too.
+constexpr std::uint64_t kQueueOverhead = 64;
+
+std::string inMilliseconds(Duration span) {
+    return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(span).count()) + " ms";
+}
+
+}  // namespace
+
+/// The channel's state, kept alive by the event that is being handled, so that a handler may destroy the channel.
+class ControlChannel::Core : public std::enable_shared_from_this<Core> {
+  public:
+    Core(Reactor& reactor, UniqueFd fd, ControlChannelOptions options, ControlChannelHandlers handlers)
+        : reactor_(reactor),
+          fd_(std::move(fd)),
+          options_(std::move(options)),
+          handlers_(std::make_shared<const ControlChannelHandlers>(std::move(handlers))),
+          reader_(options_.max_descriptor_bytes),
+          last_received_(reactor.now()) {}
+
+    void start();
+    void abandon();
+    Status send(std::shared_ptr<const std::string> frame);
+    void handshakeDone() { stopTimer(); }
+    void end(Status reason);
+    void finish(Status reason);
+
+    bool isOpen() const { return state_ == State::Connecting || state_ == State::Open; }
+    TimePoint lastReceived() const { return last_received_; }
+    std::uint64_t queuedBytes() const { return queued_bytes_; }
+    const std::string& peer() const { return options_.peer; }
+
+  private:
+    enum class State { Connecting, Open, Finishing, Closed };
+
+    void onReady(std::uint32_t events);
+    void onConnectOutcome();
+    void onReadable();
+    void deliver(std::span<const std::byte> bytes);
+    void onEndOfStream();
+    void onSocketError(std::string_view call, int error);
+    void flush();
+    void dropSent(std::size_t bytes);
+    void wantEvents();
+    void startTimer(Duration after, Code code, std::string message);
+    void stopTimer();
+
+    Reactor& reactor_;
+    UniqueFd fd_;
+    const ControlChannelOptions options_;
+    /// Replaced by null when the channel is destroyed; a copy is held while one of them runs.
+    std::shared_ptr<const ControlChannelHandlers> handlers_;
+    ControlFrameReader reader_;
+    TimePoint last_received_;
+    State state_ = State::Open;
+    Status reason_;  ///< Of finish() or of the end.
+    std::uint32_t watched_events_ = 0;
+    Reactor::TimerId timer_ = 0;  ///< Connect, handshake or linger: never two of them at once.
+    std::deque<std::shared_ptr<const std::string>> queue_;
+    std::size_t sent_of_front_ = 0;
+    std::uint64_t queued_bytes_ = 0;
+};
+
+void ControlChannel::Core::start() {
+    if (options_.connecting) {
+        state_ = State::Connecting;
+        startTimer(options_.connect_timeout, Code::Timeout,
+                   "connecting to " + peer() + " took longer than " + inMilliseconds(options_.connect_timeout));
+    } else {
+        startTimer(options_.handshake_timeout, Code::Timeout,
+                   peer() + " did not end its handshake within " + inMilliseconds(options_.handshake_timeout));
+    }
+    wantEvents();
+}
+
+void ControlChannel::Core::abandon() {
+    handlers_.reset();
+    end(Status(Code::Canceled, "the channel to " + peer() + " was destroyed"));
+}
+
+void ControlChannel::Core::startTimer(Duration after, Code code, std::string message) {
+    stopTimer();
+    if (after <= Duration::zero()) return;
+    timer_ = reactor_.runAt(saturatedAdd(reactor_.now(), after),
+                            [weak = weak_from_this(), code, text = std::move(message)] {
+                                const auto self = weak.lock();
+                                if (!self || self->state_ == State::Closed) return;
+                                self->timer_ = 0;
+                                self->end(self->state_ == State::Finishing ? self->reason_ : Status(code, text));
+                            });
+}
+
+void ControlChannel::Core::stopTimer() {
+    if (timer_ != 0) reactor_.cancelTimer(std::exchange(timer_, 0));
+}
+
+/// Writability is watched only while something waits for it, or the loop would spin.
+void ControlChannel::Core::wantEvents() {
+    if (state_ == State::Closed) return;
+    std::uint32_t events = state_ == State::Connecting ? 0u : static_cast<std::uint32_t>(EPOLLIN);
+    if (state_ == State::Connecting || !queue_.empty()) events |= EPOLLOUT;
+    if (events == watched_events_) return;
+    watched_events_ = events;
+    reactor_.watch(fd_.get(), events, [weak = weak_from_this()](std::uint32_t ready) {
+        if (const auto self = weak.lock()) self->onReady(ready);
+    });
+}
+
+void ControlChannel::Core::end(Status reason) {
+    if (state_ == State::Closed) return;
+    state_ = State::Closed;
+    reason_ = reason.isOk() ? Status(Code::Canceled, "closed by this end") : std::move(reason);
+    stopTimer();
+    reactor_.unwatch(fd_.get());
+    fd_.reset();
+    queue_.clear();
+    queued_bytes_ = 0;
+    if (!handlers_) return;
+    // Deferred, so that the owner never hears of the end in the middle of its own call.
+    reactor_.post([weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (!self) return;
+        const auto handlers = std::exchange(self->handlers_, nullptr);
+        if (handlers && handlers->onClosed) handlers->onClosed(self->reason_);
+    });
+}
+
+void ControlChannel::Core::finish(Status reason) {
+    if (state_ == State::Connecting) return end(std::move(reason));
+    if (state_ != State::Open) return;
+    state_ = State::Finishing;
+    reason_ = reason.isOk() ? Status(Code::Canceled, "closed by this end") : std::move(reason);
+    startTimer(std::max<Duration>(options_.linger_timeout, std::chrono::milliseconds(1)), Code::Timeout, {});
+    flush();
+}
+
+Status ControlChannel::Core::send(std::shared_ptr<const std::string> frame) {
+    if (!isOpen()) return reason_;
+    const std::uint64_t cost = frame->size() + kQueueOverhead;
+    if (cost > options_.max_queued_bytes || queued_bytes_ > options_.max_queued_bytes - cost) {
+        end(Status(Code::CapacityExceeded, peer() + " reads too slowly: " + std::to_string(queued_bytes_) +
+                                               " bytes wait for it and " + std::to_string(cost) +
+                                               " more would pass the bound of " +
+                                               std::to_string(options_.max_queued_bytes)));
+        return reason_;
+    }
+    queue_.push_back(std::move(frame));
+    queued_bytes_ += cost;
+    // With others queued before it, the socket is full and its writability is watched already.
+    if (state_ == State::Open && queue_.size() == 1) flush();
+    return state_ == State::Closed ? reason_ : Status::ok();
+}
+
+void ControlChannel::Core::flush() {
+    std::size_t budget = kWritePerTurn;
+    while (!queue_.empty() && budget > 0) {
+        std::array<iovec, kFramesPerWrite> parts;
+        std::size_t count = 0;
+        std::size_t skip = sent_of_front_;
+        for (auto it = queue_.begin(); it != queue_.end() && count < parts.size(); ++it) {
+            // sendmsg takes its input as non-const; it does not write to it.
+            parts[count++] = {const_cast<char*>((*it)->data()) + skip, (*it)->size() - skip};
+            skip = 0;
+        }
+        msghdr message{};
+        message.msg_iov = parts.data();
+        message.msg_iovlen = count;
+        const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (sent < 0) return onSocketError("send to ", errno);
+        dropSent(static_cast<std::size_t>(sent));
+        budget -= std::min(budget, static_cast<std::size_t>(sent));
+    }
+    if (queue_.empty() && state_ == State::Finishing) ::shutdown(fd_.get(), SHUT_WR);
+    wantEvents();
+}
+
+void ControlChannel::Core::dropSent(std::size_t bytes) {
+    while (!queue_.empty() && bytes >= queue_.front()->size() - sent_of_front_) {
+        bytes -= queue_.front()->size() - sent_of_front_;
+        queued_bytes_ -= queue_.front()->size() + kQueueOverhead;
+        queue_.pop_front();
+        sent_of_front_ = 0;
+    }
+    sent_of_front_ += bytes;
+}
+
+void ControlChannel::Core::onReady(std::uint32_t events) {
+    if (state_ == State::Connecting) return onConnectOutcome();
+    if (state_ != State::Closed && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) onReadable();
+    if (state_ != State::Closed && (events & EPOLLOUT) != 0) flush();
+}
+
+void ControlChannel::Core::onConnectOutcome() {
+    if (auto status = connectOutcome(fd_.get()); !status) return end(status.withContext("connect to " + peer()));
+    state_ = State::Open;
+    last_received_ = reactor_.now();
+    startTimer(options_.handshake_timeout, Code::Timeout,
+               peer() + " did not end its handshake within " + inMilliseconds(options_.handshake_timeout));
+    const auto handlers = handlers_;
+    if (handlers && handlers->onConnected) handlers->onConnected();
+    if (state_ == State::Open) flush();
+}
+
+void ControlChannel::Core::onReadable() {
+    std::array<std::byte, kReadPerTurn> buffer;
+    const ssize_t got = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got == 0) return onEndOfStream();
+    if (got < 0) {
+        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+        return onSocketError("receive from ", errno);
+    }
+    last_received_ = reactor_.now();
+    if (state_ == State::Open) deliver({buffer.data(), static_cast<std::size_t>(got)});
+}
+
+void ControlChannel::Core::deliver(std::span<const std::byte> bytes) {
+    std::vector<ControlFrame> frames;
+    const Status status = reader_.feed(bytes, frames);
+    // A handler may close or destroy the channel, which clears handlers_; this copy lives until they all returned.
+    const auto handlers = handlers_;
+    for (auto& frame : frames) {
+        if (state_ != State::Open || !handlers_) return;
+        if (handlers->onFrame) handlers->onFrame(std::move(frame));
+    }
+    if (!status && state_ == State::Open) end(status.withContext(peer()));
+}
+
+void ControlChannel::Core::onEndOfStream() {
+    if (state_ == State::Finishing) return end(Status(reason_));
+    end(Status(Code::ConnectionLost, peer() + (reader_.atFrameBorder() ? " closed its control connection"
+                                                                       : " closed its control connection in the "
+                                                                         "middle of a frame")));
+}
+
+void ControlChannel::Core::onSocketError(std::string_view call, int error) {
+    if (state_ == State::Finishing) return end(Status(reason_));
+    end(errnoStatus(Code::ConnectionLost, std::string(call) + peer(), error));
+}
+
+ControlChannel::ControlChannel(Reactor& reactor, UniqueFd fd, ControlChannelOptions options,
+                               ControlChannelHandlers handlers)
+    : core_(std::make_shared<Core>(reactor, std::move(fd), std::move(options), std::move(handlers))) {
+    core_->start();
+}
+
+ControlChannel::~ControlChannel() {
+    core_->abandon();
+}
+
+Status ControlChannel::send(std::string frame) {
+    return core_->send(std::make_shared<const std::string>(std::move(frame)));
+}
+
+Status ControlChannel::send(std::shared_ptr<const std::string> frame) {
+    return core_->send(std::move(frame));
+}
+
+void ControlChannel::handshakeDone() {
+    core_->handshakeDone();
+}
+
+void ControlChannel::close(Status reason) {
+    core_->end(std::move(reason));
+}
+
+void ControlChannel::finish(Status reason) {
+    core_->finish(std::move(reason));
+}
+
+bool ControlChannel::isOpen() const {
+    return core_->isOpen();
+}
+
+TimePoint ControlChannel::lastReceived() const {
+    return core_->lastReceived();
+}
+
+std::uint64_t ControlChannel::queuedBytes() const {
+    return core_->queuedBytes();
+}
+
+const std::string& ControlChannel::peer() const {
+    return core_->peer();
+}
+
+}  // namespace troupe

@@ -1,0 +1,119 @@
+#include "control/field_reader.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace troupe {
+
+/// Fills the reader's members from the parser's events. A method that returns false ends the parse.
+class FieldReader::Handler : public nlohmann::json_sax<nlohmann::json> {
+  public:
+    explicit Handler(FieldReader& reader) : reader_(reader) {}
+
+    bool null() override { return add(nullptr); }
+    bool boolean(bool value) override { return add(value); }
+    bool number_unsigned(std::uint64_t value) override { return add(value); }
+    bool number_integer(std::int64_t) override { return add(Nested{}); }
+    bool number_float(double, const std::string&) override { return add(Nested{}); }
+    bool binary(binary_t&) override { return add(Nested{}); }
+    bool string(std::string& value) override {
+        return depth_ == 1 ? add(std::move(value)) : add(Nested{});
+    }
+    bool start_object(std::size_t) override { return enter(true); }
+    bool start_array(std::size_t) override { return enter(false); }
+    bool end_object() override { return leave(); }
+    bool end_array() override { return leave(); }
+
+    bool key(std::string& name) override {
+        if (depth_ != 1) return true;
+        if (reader_.members_.size() == kMaxMembers) return refuse("more than 64 fields");
+        for (const auto& member : reader_.members_)
+            if (member.name == name) return refuse("field '" + name.substr(0, 64) + "' stands twice");
+        reader_.members_.push_back({std::move(name), Nested{}});
+        return true;
+    }
+
+    bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
+        return refuse("not JSON at byte " + std::to_string(position));
+    }
+
+  private:
+    bool refuse(const std::string& why) {
+        reader_.status_ = Status(Code::ProtocolError, reader_.what_ + ": " + why);
+        return false;
+    }
+    bool add(Value value) {
+        if (depth_ == 0) return refuse("not a JSON object");
+        if (depth_ == 1) reader_.members_.back().value = std::move(value);
+        return true;
+    }
+    bool enter(bool object) {
+        if (depth_ == 0 && !object) return refuse("not a JSON object");
+        if (++depth_ > kMaxDepth) return refuse("nested more than 16 levels deep");
+        return true;
+    }
+    bool leave() {
+        --depth_;
+        return true;
+    }
+
+    FieldReader& reader_;
+    std::size_t depth_ = 0;
+};
+
+FieldReader::FieldReader(std::string_view text, std::string what) : what_(std::move(what)) {
+    Handler handler(*this);
+    nlohmann::json::sax_parse(text, &handler);
+}
+
+void FieldReader::fail(std::string_view name, const std::string& why) {
+    if (status_) status_ = Status(Code::ProtocolError, what_ + ": field '" + std::string(name) + "' " + why);
+}
+
+const FieldReader::Value* FieldReader::find(std::string_view name) {
+    if (!status_) return nullptr;
+    const auto found = std::find_if(members_.begin(), members_.end(), [&](const auto& m) { return m.name == name; });
+    if (found != members_.end()) return &found->value;
+    fail(name, "is missing");
+    return nullptr;
+}
+
+std::uint64_t FieldReader::takeNumber(std::string_view name, std::uint64_t max) {
+    const auto* value = find(name);
+    if (!value) return 0;
+    const auto* number = std::get_if<std::uint64_t>(value);
+    if (number && *number <= max) return *number;
+    fail(name, "is not an integer from 0 to " + std::to_string(max));
+    return 0;
+}
+
+std::string FieldReader::takeString(std::string_view name, std::size_t max_bytes) {
+    const auto* value = find(name);
+    if (!value) return {};
+    const auto* text = std::get_if<std::string>(value);
+    if (text && text->size() <= max_bytes) return *text;
+    fail(name, text ? "has " + std::to_string(text->size()) + " bytes, at most " + std::to_string(max_bytes) +
+                          " are accepted"
+                    : "is not a string");
+    return {};
+}
+
+Incarnation FieldReader::takeIncarnation(std::string_view name) {
+    const auto* value = find(name);
+    if (!value) return {};
+    if (const auto* text = std::get_if<std::string>(value)) {
+        auto parsed = Incarnation::parse(*text);
+        if (parsed && !parsed->isNull()) return *parsed;
+    }
+    fail(name, "is not an incarnation of 32 hexadecimal digits");
+    return {};
+}
+
+Incarnation FieldReader::takeIncarnationOrNull(std::string_view name) {
+    const auto* value = find(name);
+    if (!value || std::holds_alternative<std::nullptr_t>(*value)) return {};
+    return takeIncarnation(name);
+}
+
+}  // namespace troupe

@@ -1,0 +1,336 @@
+#include "base/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+
+Status loadJson(ConfigLoader& loader, std::string_view text) { return loader.loadJson(text, "file a.json"); }
+
+std::string jsonError(std::string_view text) {
+    ConfigLoader loader;
+    const Status status = loadJson(loader, text);
+    EXPECT_EQ(status.code(), Code::InvalidArgument) << text;
+    return status.message();
+}
+
+Status loadEnvironment(ConfigLoader& loader, std::vector<const char*> entries) {
+    entries.push_back(nullptr);
+    return loader.loadEnvironment(entries.data());
+}
+
+/// All values as text, to see that nothing changed.
+std::vector<std::string> valuesOf(const Config& config) {
+    std::vector<std::string> values;
+    for (const ConfigKey& key : ConfigLoader::schema()) values.push_back(key.name + "=" + key.get(config));
+    return values;
+}
+
+/// A file that is gone when the test ends.
+class SettingsFile {
+  public:
+    explicit SettingsFile(const std::string& text)
+        : path_(std::filesystem::temp_directory_path() / ("troupe_config_test_" + std::to_string(::getpid()))) {
+        std::ofstream(path_) << text;
+    }
+    ~SettingsFile() { std::filesystem::remove(path_); }
+    SettingsFile(const SettingsFile&) = delete;
+    SettingsFile& operator=(const SettingsFile&) = delete;
+    std::string path() const { return path_.string(); }
+
+  private:
+    std::filesystem::path path_;
+};
+
+// --- the schema ------------------------------------------------------------------------------------------------
+
+TEST(ConfigSchema, IsSortedAndComplete) {
+    const auto& schema = ConfigLoader::schema();
+    EXPECT_EQ(schema.size(), 25u) << "a new field of Config needs its key here";
+    for (std::size_t i = 0; i < schema.size(); ++i) {
+        const ConfigKey& key = schema[i];
+        if (i > 0) {
+            EXPECT_LT(schema[i - 1].name, key.name);
+        }
+        EXPECT_THAT((std::vector<std::string>{"bytes", "time", "count", "bool"}), testing::Contains(key.unit));
+        EXPECT_FALSE(key.range.empty()) << key.name;
+        EXPECT_EQ(key.description.back(), '.') << key.name;
+    }
+}
+
+TEST(ConfigSchema, EveryDefaultIsInItsRangeAndReadsBackAsWritten) {
+    const Config defaults;
+    for (const ConfigKey& key : ConfigLoader::schema()) {
+        Config config;
+        const std::string text = key.get(defaults);
+        const Status status = key.set(config, text);
+        EXPECT_TRUE(status.isOk()) << key.name << ": " << status.toString();
+        EXPECT_EQ(key.get(config), text) << key.name;
+    }
+}
+
+TEST(ConfigSchema, EveryKeyTakesTheEndsOfItsRangeAndNothingElseChanges) {
+    for (const ConfigKey& key : ConfigLoader::schema()) {
+        if (key.unit == "bool") continue;
+        const std::size_t dots = key.range.find("..");
+        ASSERT_NE(dots, std::string::npos) << key.name;
+        for (const std::string& end : {key.range.substr(0, dots), key.range.substr(dots + 2)}) {
+            Config config;
+            const auto before = valuesOf(config);
+            ASSERT_TRUE(key.set(config, end).isOk()) << key.name << " " << end;
+            EXPECT_EQ(key.get(config), end);
+            std::size_t changed = 0;
+            const auto after = valuesOf(config);
+            for (std::size_t i = 0; i < after.size(); ++i) changed += before[i] != after[i];
+            EXPECT_LE(changed, 1u) << key.name;
+        }
+    }
+}
+
+TEST(ConfigSchema, EveryKeyRefusesRubbishAndKeepsItsValue) {
+    for (const ConfigKey& key : ConfigLoader::schema()) {
+        for (const std::string text :
+             {"", " ", "-1", "+1", "1 ", " 1", "0x10", "1e3", "1.5", "99999999999999999999", "18446744073709551615",
+              "9223372036854775807h", "18446744073709551615TiB", "lots", "TRUE", "\xff"}) {
+            Config config;
+            const auto before = valuesOf(config);
+            EXPECT_EQ(key.set(config, text).code(), Code::InvalidArgument) << key.name << " '" << text << "'";
+            EXPECT_EQ(valuesOf(config), before) << key.name;
+        }
+    }
+}
+
+// --- JSON ------------------------------------------------------------------------------------------------------
+
+TEST(ConfigLoader, ReadsNestedAndDottedKeysAlike) {
+    for (const char* text : {R"({"tcp": {"lanes": 2}})", R"({"tcp.lanes": 2})", R"({"tcp.lanes": "2"})"}) {
+        ConfigLoader loader;
+        const Status status = loadJson(loader, text);
+        EXPECT_TRUE(status.isOk()) << status.toString();
+        EXPECT_EQ(loader.config().tcp_lanes, 2u);
+        EXPECT_EQ(loader.provenance("tcp.lanes"), "file a.json");
+    }
+}
+
+TEST(ConfigLoader, ReadsUnitsNumbersAndBooleans) {
+    ConfigLoader loader;
+    const Status status = loadJson(loader, R"({"slice_bytes": "64KiB", "transfer_timeout": "5s", "spin": "10us",
+        "tcp": {"window_bytes": 1048576, "crc": true}, "waiter_drives": "off", "lease_ttl": "1min",
+        "unregister_timeout": "250ms"})");
+    ASSERT_TRUE(status.isOk()) << status.toString();
+    EXPECT_EQ(loader.config().slice_bytes, 65536u);
+    EXPECT_EQ(loader.config().transfer_timeout, 5s);
+    EXPECT_EQ(loader.config().spin, 10us);
+    EXPECT_EQ(loader.config().tcp_window_bytes, 1048576u);
+    EXPECT_TRUE(loader.config().tcp_crc);
+    EXPECT_FALSE(loader.config().waiter_drives);
+    EXPECT_EQ(loader.config().lease_ttl, 60s);
+    EXPECT_EQ(loader.config().unregister_timeout, 250ms);
+}
+
+TEST(ConfigLoader, AnEmptyObjectChangesNothing) {
+    ConfigLoader loader;
+    EXPECT_TRUE(loadJson(loader, "{}").isOk());
+    EXPECT_EQ(valuesOf(loader.config()), valuesOf(Config{}));
+}
+
+TEST(ConfigLoader, NamesTheNearestKnownKey) {
+    EXPECT_THAT(jsonError(R"({"tcp": {"lane": 2}})"), AllOf(HasSubstr("'tcp.lane'"), HasSubstr("'tcp.lanes'")));
+    EXPECT_THAT(jsonError(R"({"slicebytes": 4096})"), HasSubstr("did you mean 'slice_bytes'?"));
+    EXPECT_THAT(jsonError(R"({"tcp": {"tcp": {"lanes": 1}}})"), HasSubstr("did you mean 'tcp.lanes'?"));
+    EXPECT_THAT(jsonError("{\"" + std::string(100000, 'x') + "\": 1}"), HasSubstr("did you mean"));
+}
+
+TEST(ConfigLoader, NamesTheOriginTheKeyTheValueAndTheRange) {
+    EXPECT_EQ(jsonError(R"({"tcp.lanes": 65})"), "file a.json: tcp.lanes: '65' is not in 1..64");
+    EXPECT_THAT(jsonError(R"({"slice_bytes": "1KiB"})"), HasSubstr("'1KiB' is not in 4KiB..1GiB"));
+    EXPECT_THAT(jsonError(R"({"lease_ttl": "500ms"})"), HasSubstr("'500ms' is not in 1s..24h"));
+}
+
+TEST(ConfigLoader, RefusesATimeWithoutUnitOrBetweenTwoTicks) {
+    EXPECT_THAT(jsonError(R"({"spin": 50})"), HasSubstr("unit"));
+    EXPECT_THAT(jsonError(R"({"transfer_timeout": "1500us"})"), HasSubstr("multiple of 1ms"));
+    EXPECT_THAT(jsonError(R"({"lease_ttl": "1500ms"})"), HasSubstr("multiple of 1s"));
+}
+
+TEST(ConfigLoader, RefusesValuesOfTheWrongKind) {
+    for (const char* text : {R"({"tcp.lanes": null})", R"({"tcp.lanes": [2]})", R"({"tcp.lanes": 2.5})",
+                             R"({"tcp.lanes": -2})", R"({"tcp.lanes": {}, "tcp": 3})", R"({"tcp.crc": 2})"})
+        jsonError(text);
+}
+
+TEST(ConfigLoader, RefusesWhatIsNotAnObject) {
+    for (const char* text : {"", "[]", "3", "\"tcp\"", "null", "{", "{} {}", "{\"tcp.lanes\": 2,}", "\xff"})
+        jsonError(text);
+}
+
+TEST(ConfigLoader, RefusesAKeyGivenTwice) {
+    EXPECT_THAT(jsonError(R"({"tcp.lanes": 1, "tcp": {"lanes": 2}})"), HasSubstr("given twice"));
+    EXPECT_THAT(jsonError(R"({"tcp.lanes": 1, "tcp.lanes": 2})"), HasSubstr("given twice"));
+    EXPECT_THAT(jsonError(R"({"tcp": {"lanes": 1}, "tcp": {"crc": true}})"), HasSubstr("given twice"));
+}
+
+TEST(ConfigLoader, RefusesDeepNestingWithoutDescending) {
+    std::string text;
+    for (int i = 0; i < 100000; ++i) text += "{\"a\":";
+    text += "1" + std::string(100000, '}');
+    EXPECT_THAT(jsonError(text), HasSubstr("too deep"));
+}
+
+TEST(ConfigLoader, AppliesNothingWhenOneValueIsWrong) {
+    ConfigLoader loader;
+    ASSERT_TRUE(loader.set("tcp.lanes", "3").isOk());
+    EXPECT_FALSE(loadJson(loader, R"({"data_loops": 4, "tcp": {"lanes": 2, "window_requests": 0}})").isOk());
+    EXPECT_FALSE(loadEnvironment(loader, {"TROUPE_DATA_LOOPS=4", "TROUPE_TCP_LANES=0"}).isOk());
+    EXPECT_EQ(loader.config().data_loops, 0u);
+    EXPECT_EQ(loader.config().tcp_lanes, 3u);
+    EXPECT_EQ(loader.provenance("data_loops"), "default");
+    EXPECT_EQ(loader.provenance("tcp.lanes"), "code");
+}
+
+// --- files -----------------------------------------------------------------------------------------------------
+
+TEST(ConfigLoader, ReadsAFileAndSaysSo) {
+    const SettingsFile file(R"({"tcp": {"lanes": 4}})");
+    ConfigLoader loader;
+    const Status status = loader.loadFile(file.path());
+    ASSERT_TRUE(status.isOk()) << status.toString();
+    EXPECT_EQ(loader.config().tcp_lanes, 4u);
+    EXPECT_EQ(loader.provenance("tcp.lanes"), "file " + file.path());
+}
+
+TEST(ConfigLoader, NamesTheFileThatItCannotUse) {
+    ConfigLoader loader;
+    const Status missing = loader.loadFile("/nonexistent/troupe.json");
+    EXPECT_EQ(missing.code(), Code::NotFound);
+    EXPECT_THAT(missing.message(), HasSubstr("/nonexistent/troupe.json"));
+    EXPECT_EQ(loader.loadFile(std::filesystem::temp_directory_path().string()).code(), Code::InvalidArgument);
+    const SettingsFile large(std::string((1u << 20) + 1, ' '));
+    EXPECT_THAT(loader.loadFile(large.path()).message(), HasSubstr("longer than 1MiB"));
+}
+
+// --- environment -----------------------------------------------------------------------------------------------
+
+TEST(ConfigLoader, ReadsTheEnvironmentAndIgnoresWhatIsNotTroupes) {
+    ConfigLoader loader;
+    const Status status = loadEnvironment(
+        loader, {"PATH=/bin", "TROUPE=1", "TROUPE_SPIN=0", "TROUPE_TCP_LANES=2", "XTROUPE_SPIN=1", "EMPTY", ""});
+    ASSERT_TRUE(status.isOk()) << status.toString();
+    EXPECT_EQ(loader.config().spin, 0us);
+    EXPECT_EQ(loader.config().tcp_lanes, 2u);
+    EXPECT_EQ(loader.provenance("spin"), "environment TROUPE_SPIN");
+    EXPECT_TRUE(loader.loadEnvironment(nullptr).isOk());
+}
+
+TEST(ConfigLoader, ASettingThatIsZeroInTheEnvironmentIsOff) {
+    ConfigLoader loader;
+    ASSERT_TRUE(loader.set("tcp.crc", "true").isOk());
+    ASSERT_TRUE(loadEnvironment(loader, {"TROUPE_TCP_CRC=0"}).isOk());
+    EXPECT_FALSE(loader.config().tcp_crc);
+}
+
+TEST(ConfigLoader, RefusesUnknownAndUnusableVariables) {
+    ConfigLoader loader;
+    EXPECT_THAT(loadEnvironment(loader, {"TROUPE_TCP_LANE=2"}).message(), HasSubstr("'TROUPE_TCP_LANES'"));
+    EXPECT_THAT(loadEnvironment(loader, {"TROUPE_SPIN="}).message(), HasSubstr("TROUPE_SPIN"));
+    EXPECT_FALSE(loadEnvironment(loader, {"TROUPE_SPIN"}).isOk());
+    EXPECT_FALSE(loadEnvironment(loader, {"TROUPE_"}).isOk());
+    EXPECT_FALSE(loadEnvironment(loader, {"TROUPE_TCP.LANES=2"}).isOk());
+}
+
+TEST(ConfigLoader, EveryKeyHasItsOwnVariable) {
+    for (const ConfigKey& key : ConfigLoader::schema()) {
+        std::string name = "TROUPE_" + key.name;
+        std::transform(name.begin(), name.end(), name.begin(),
+                       [](unsigned char c) { return c == '.' ? '_' : static_cast<char>(std::toupper(c)); });
+        ConfigLoader loader;
+        const std::string entry = name + "=" + key.get(Config{});
+        EXPECT_TRUE(loadEnvironment(loader, {entry.c_str()}).isOk()) << entry;
+        EXPECT_EQ(loader.provenance(key.name), "environment " + name);
+    }
+}
+
+// --- layers ----------------------------------------------------------------------------------------------------
+
+TEST(ConfigLoader, LaterLayersWin) {
+    ConfigLoader loader;
+    ASSERT_TRUE(loadJson(loader, R"({"tcp.lanes": 2, "data_loops": 2, "retry_count": 2})").isOk());
+    ASSERT_TRUE(loadEnvironment(loader, {"TROUPE_TCP_LANES=3", "TROUPE_DATA_LOOPS=3"}).isOk());
+    ASSERT_TRUE(loader.set("tcp.lanes", "4").isOk());
+    EXPECT_EQ(loader.config().tcp_lanes, 4u);
+    EXPECT_EQ(loader.config().data_loops, 3u);
+    EXPECT_EQ(loader.config().retry_count, 2u);
+    EXPECT_EQ(loader.provenance("tcp.lanes"), "code");
+    EXPECT_EQ(loader.provenance("data_loops"), "environment TROUPE_DATA_LOOPS");
+    EXPECT_EQ(loader.provenance("retry_count"), "file a.json");
+    EXPECT_EQ(loader.provenance("spin"), "default");
+    EXPECT_EQ(loader.provenance("no.such.key"), "");
+}
+
+TEST(ConfigLoader, NamesTheOriginOfAValueSetByHand) {
+    ConfigLoader loader;
+    EXPECT_THAT(loader.set("tcp.lanes", "0", "option --lanes").message(), HasSubstr("option --lanes"));
+    EXPECT_THAT(loader.set("tcp.lains", "1").message(), HasSubstr("'tcp.lanes'"));
+    ASSERT_TRUE(loader.set("tcp.lanes", "2", "option --lanes").isOk());
+    EXPECT_EQ(loader.provenance("tcp.lanes"), "option --lanes");
+}
+
+// --- units -----------------------------------------------------------------------------------------------------
+
+TEST(ParseBytes, KnowsPowersOf1024And1000) {
+    EXPECT_EQ(*parseBytes("0"), 0u);
+    EXPECT_EQ(*parseBytes("4096"), 4096u);
+    EXPECT_EQ(*parseBytes("7B"), 7u);
+    EXPECT_EQ(*parseBytes("64KiB"), 65536u);
+    EXPECT_EQ(*parseBytes("1MiB"), 1u << 20);
+    EXPECT_EQ(*parseBytes("2GiB"), 2ull << 30);
+    EXPECT_EQ(*parseBytes("1TiB"), 1ull << 40);
+    EXPECT_EQ(*parseBytes("3K"), 3000u);
+    EXPECT_EQ(*parseBytes("3KB"), 3000u);
+    EXPECT_EQ(*parseBytes("3M"), 3'000'000u);
+    EXPECT_EQ(*parseBytes("3MB"), 3'000'000u);
+    EXPECT_EQ(*parseBytes("3G"), 3'000'000'000u);
+    EXPECT_EQ(*parseBytes("3GB"), 3'000'000'000u);
+    EXPECT_EQ(*parseBytes("18446744073709551615"), UINT64_MAX);
+}
+
+TEST(ParseBytes, RefusesOverflowAndUnknownUnits) {
+    EXPECT_THAT(parseBytes("16777216TiB").status().message(), HasSubstr("too large"));
+    EXPECT_THAT(parseBytes("18446744073709551616").status().message(), HasSubstr("too large"));
+    EXPECT_THAT(parseBytes("4kib").status().message(), AllOf(HasSubstr("'4kib'"), HasSubstr("KiB")));
+    for (const char* text : {"", "KiB", "4 KiB", "-4", "4KiBs", "4s", "4.5MiB"})
+        EXPECT_EQ(parseBytes(text).status().code(), Code::InvalidArgument) << text;
+}
+
+TEST(ParseTime, KnowsItsUnits) {
+    EXPECT_EQ(*parseTime("0"), 0us);
+    EXPECT_EQ(*parseTime("0s"), 0us);
+    EXPECT_EQ(*parseTime("10us"), 10us);
+    EXPECT_EQ(*parseTime("5ms"), 5ms);
+    EXPECT_EQ(*parseTime("2s"), 2s);
+    EXPECT_EQ(*parseTime("1min"), 60s);
+    EXPECT_EQ(*parseTime("2h"), 7200s);
+}
+
+TEST(ParseTime, RefusesABareNumberOverflowAndUnknownUnits) {
+    EXPECT_THAT(parseTime("5").status().message(), AllOf(HasSubstr("'5'"), HasSubstr("unit")));
+    EXPECT_THAT(parseTime("9223372036854775807s").status().message(), HasSubstr("too large"));
+    for (const char* text : {"", "s", "-1s", "1 s", "1m", "1S", "1sec", "1KiB"})
+        EXPECT_EQ(parseTime(text).status().code(), Code::InvalidArgument) << text;
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,88 @@
+#include "base/status.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+
+namespace troupe {
+namespace {
+
+TEST(Status, IsOkUnlessAnErrorIsGiven) {
+    const Status status;
+    EXPECT_TRUE(status.isOk());
+    EXPECT_TRUE(static_cast<bool>(status));
+    EXPECT_EQ(status.code(), Code::Ok);
+    EXPECT_EQ(status.message(), "");
+    EXPECT_EQ(status.toString(), "Ok");
+}
+
+TEST(Status, SaysItsCodeAndItsMessage) {
+    const Status status(Code::Timeout, "node7:7000 did not answer in 3s");
+    EXPECT_FALSE(status.isOk());
+    EXPECT_EQ(status.code(), Code::Timeout);
+    EXPECT_EQ(status.toString(), "Timeout: node7:7000 did not answer in 3s");
+    EXPECT_EQ(Status(Code::Internal, "").toString(), "Internal");
+}
+
+TEST(Status, MadeOfOkDropsItsMessage) {
+    const Status status(Code::Ok, "ignored");
+    EXPECT_TRUE(status.isOk());
+    EXPECT_EQ(status.message(), "");
+}
+
+TEST(Status, ContextGoesBeforeTheMessageAndKeepsTheCode) {
+    const Status status = Status(Code::NotFound, "no such segment").withContext("open a");
+    EXPECT_EQ(status.code(), Code::NotFound);
+    EXPECT_EQ(status.toString(), "NotFound: open a: no such segment");
+    EXPECT_TRUE(Status::ok().withContext("open a").isOk());
+}
+
+TEST(Status, CopiesShareTheErrorAndOutliveTheOriginal) {
+    Status copy;
+    {
+        const Status original(Code::PeerDown, "gone");
+        copy = original;
+    }
+    EXPECT_EQ(copy.toString(), "PeerDown: gone");
+}
+
+TEST(CodeName, NamesEveryCodeOnce) {
+    std::set<std::string_view> names;
+    for (int code = 0; code <= static_cast<int>(Code::Internal); ++code)
+        names.insert(codeName(static_cast<Code>(code)));
+    EXPECT_EQ(names.size(), static_cast<std::size_t>(Code::Internal) + 1);
+    EXPECT_EQ(names.count("Unknown"), 0u);
+}
+
+TEST(CodeName, OfANumberFromAnotherVersionIsUnknown) { EXPECT_EQ(codeName(static_cast<Code>(4711)), "Unknown"); }
+
+TEST(Result, HoldsAValue) {
+    const Result<std::string> result(std::string("seven"));
+    ASSERT_TRUE(result.isOk());
+    EXPECT_TRUE(result.status().isOk());
+    EXPECT_EQ(*result, "seven");
+    EXPECT_EQ(result.value(), "seven");
+}
+
+TEST(Result, HoldsTheReasonWhyThereIsNoValue) {
+    const Result<std::string> result(Code::AccessDenied, "local only");
+    EXPECT_FALSE(result.isOk());
+    EXPECT_EQ(result.status().toString(), "AccessDenied: local only");
+}
+
+TEST(Result, GivesUpAValueThatCannotBeCopied) {
+    Result<std::unique_ptr<int>> result(std::make_unique<int>(7));
+    const std::unique_ptr<int> value = std::move(result).value();
+    EXPECT_EQ(*value, 7);
+}
+
+TEST(Result, PointsIntoItsValue) {
+    Result<std::string> result(std::string("four"));
+    result->push_back('!');
+    EXPECT_EQ(*result, "four!");
+}
+
+}  // namespace
+}  // namespace troupe
