@@ -1,6 +1,7 @@
 #include "bench/bare_socket.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -16,7 +17,6 @@
 #include <thread>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "bench/bare_stream.h"
@@ -190,7 +190,8 @@ Result<LoopFigures> runBareSocket(const LoopOptions& options) {
         const std::uint32_t batch = options.batch / streams + (i < options.batch % streams ? 1 : 0);
         auto stream = connectTo(server->port, {options.write ? 1u : 0u, batch, options.block, 0, 0});
         if (!stream) return stream.status();
-        initiators.emplace_back(std::move(*stream), options, batch, i * (options.footprint / options.block / streams), memory->data());
+        initiators.emplace_back(std::move(*stream), options, batch, i * (options.footprint / options.block / streams),
+                                memory->data());
     }
     const Status gone(Code::ConnectionLost, "the bare loop's server has gone");
     if (!runAll(initiators, options.warmup_seconds)) return gone;
@@ -261,8 +262,9 @@ int serveBareSocket(std::size_t footprint) {
         if (ready[1].revents == 0) continue;
         UniqueFd connection(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (!connection) continue;
-        std::thread([fd = std::move(connection), &memory]() mutable { serveConnection(std::move(fd), *memory); })
-            .detach();
+        std::thread([fd = std::move(connection), &memory]() mutable {
+            serveConnection(std::move(fd), *memory);
+        }).detach();
     }
 }
 

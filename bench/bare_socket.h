@@ -10,14 +10,14 @@ namespace troupe::bench {
 
 /// What one throughput loop moves, and how. The same description drives Troupe and the bare sockets.
 struct LoopOptions {
-    bool write = true;              ///< Else read.
-    std::size_t block = 1u << 20;   ///< Bytes per request.
-    std::uint32_t batch = 16;       ///< Requests per batch.
-    std::uint32_t inflight = 2;     ///< Batches submitted before the oldest is waited for.
-    std::uint32_t streams = 1;      ///< Connections.
+    bool write = true;                   ///< Else read.
+    std::size_t block = 1u << 20;        ///< Bytes per request.
+    std::uint32_t batch = 16;            ///< Requests per batch.
+    std::uint32_t inflight = 2;          ///< Batches submitted before the oldest is waited for.
+    std::uint32_t streams = 1;           ///< Connections.
     std::size_t footprint = 256u << 20;  ///< Bytes of memory walked on each side.
-    bool scattered = true;          ///< Neighbouring requests are far apart in memory, on both sides.
-    double seconds = 1;             ///< How long to run after the warm-up.
+    bool scattered = true;               ///< Neighbouring requests are far apart in memory, on both sides.
+    double seconds = 1;                  ///< How long to run after the warm-up.
     double warmup_seconds = 0.2;
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -7,8 +9,6 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-
-struct iovec;
 
 namespace troupe::bench {
 

@@ -1,10 +1,10 @@
 #include "bench/engine_loop.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "bench/child_process.h"
 #include "bench/memory.h"
@@ -20,8 +20,8 @@ constexpr auto kBatchTimeout = std::chrono::seconds(60);
 
 /// Waits for `batch` and frees it; its error unless it completed.
 Status await(TransferEngine& engine, BatchID batch, Waiting waiting) {
-    auto status = waiting == Waiting::Wait ? engine.waitTransfer(batch, kBatchTimeout)
-                                           : engine.getBatchTransferStatus(batch);
+    auto status =
+        waiting == Waiting::Wait ? engine.waitTransfer(batch, kBatchTimeout) : engine.getBatchTransferStatus(batch);
     if (waiting == Waiting::Spin) {
         const auto until = SteadyClock::now() + kBatchTimeout;
         for (std::uint32_t polls = 1; status && !isTerminal(status->s); ++polls) {
@@ -96,7 +96,7 @@ class Submitter {
     Waiting waiting_;
     BlockWalk walk_;
     std::vector<TransferRequest> requests_;
-    std::vector<BatchID> ring_;     ///< Batches that are out.
+    std::vector<BatchID> ring_;    ///< Batches that are out.
     std::uint64_t submitted_ = 0;  ///< Batches.
     std::uint64_t finished_ = 0;
 };

@@ -10,7 +10,7 @@ namespace troupe::bench {
 
 namespace {
 
-constexpr std::uint32_t kDepth = 16;            ///< Batches of one request each that are out.
+constexpr std::uint32_t kDepth = 16;  ///< Batches of one request each that are out.
 constexpr std::uint64_t kSlicesPerRequest = 128;
 constexpr std::size_t kSmallRequest = 4096;
 

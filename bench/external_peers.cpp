@@ -1,5 +1,7 @@
 #include "bench/external_peers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -7,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "bench/child_process.h"
@@ -121,11 +122,10 @@ Result<double> runIperf3(std::size_t block, double seconds) {
     const std::string length = std::to_string(std::min(block, kLargestWrite));
     const int port = freeLoopbackPort();
     const std::string port_text = std::to_string(port);
-    auto said = converse({{"iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", port_text}, {}, true},
-                         {{"iperf3", "-c", "127.0.0.1", "-p", port_text, "-l", length, "-t", std::to_string(whole), "-J"},
-                          {},
-                          false},
-                         port, std::chrono::seconds(whole) + kSlack);
+    auto said = converse(
+        {{"iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", port_text}, {}, true},
+        {{"iperf3", "-c", "127.0.0.1", "-p", port_text, "-l", length, "-t", std::to_string(whole), "-J"}, {}, false},
+        port, std::chrono::seconds(whole) + kSlack);
     if (!said) return said.status();
     const auto json = nlohmann::json::parse(said->output, nullptr, false);
     const nlohmann::json::json_pointer received("/end/sum_received/bits_per_second");

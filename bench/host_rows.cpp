@@ -1,9 +1,9 @@
 // Copies inside one process, beside a loop of std::memcpy over the same memory in the same order.
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstring>
-
-#include <fmt/format.h>
 
 #include "bench/engine_loop.h"
 #include "bench/memory.h"

@@ -1,12 +1,13 @@
+#include <fmt/format.h>
 #include <fnmatch.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <fmt/format.h>
 
 #include "bench/bare_socket.h"
 #include "bench/report.h"
@@ -109,9 +110,12 @@ bool runRows(const std::vector<Row>& rows, const CommandLine& line, std::vector<
                                       repeat, line.repeats),
                           std::exchange(first, false));
         };
+        std::string last_error;
         for (auto& outcome : measureRow(rows[i], line.settings, line.repeats, tell)) {
             progress.clear();
             fmt::print("{}", tableLine(outcome));
+            if (!outcome.error.empty() && outcome.error != last_error) fmt::print("    {}\n", outcome.error);
+            last_error = outcome.error;
             std::fflush(stdout);
             good = good && outcome.value.has_value();
             outcomes.push_back(std::move(outcome));

@@ -1,18 +1,19 @@
 #include "bench/report.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace troupe::bench {
 
 namespace {
 
-constexpr const char* kLayout = "{:<30} {:>10} {:<8}  {:<22} {:>10}  {:>7}  {:<10} {:<4}\n";
+constexpr const char* kLayout = "{:<28} {:>9} {:<10}  {:<14} {:>9}  {:>7}  {:<9} {}\n";
 
 /// Three to four significant digits, with a suffix for thousands and millions.
 std::string number(double value) {
@@ -42,24 +43,22 @@ nlohmann::json orNull(const std::optional<double>& value) {
     return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
 }
 
-nlohmann::json orNull(const std::string& text) {
-    return text.empty() ? nlohmann::json(nullptr) : nlohmann::json(text);
-}
+nlohmann::json orNull(const std::string& text) { return text.empty() ? nlohmann::json(nullptr) : nlohmann::json(text); }
 
 }  // namespace
 
 std::string tableHead() {
     return fmt::format(fmt::runtime(kLayout), "row", "Troupe", "unit", "peer", "peer's", "ratio", "target", "met") +
-           std::string(112, '-') + "\n";
+           std::string(104, '-') + "\n";
 }
 
 std::string tableLine(const Outcome& outcome) {
     const std::string ratio = outcome.ratio ? fmt::format("{:.2f} x", *outcome.ratio) : "";
     const char* met = !outcome.met ? "" : *outcome.met ? "yes" : "NO";
-    std::string line = fmt::format(fmt::runtime(kLayout), outcome.name, number(outcome.value), outcome.unit,
-                                   outcome.peer, outcome.peer.empty() ? "" : number(outcome.peer_value), ratio,
-                                   targetText(outcome.target), met);
-    if (!outcome.error.empty()) line += "    not measured: " + outcome.error + "\n";
+    std::string line =
+        fmt::format(fmt::runtime(kLayout), outcome.name, number(outcome.value), outcome.unit, outcome.peer,
+                    outcome.peer.empty() ? "" : number(outcome.peer_value), ratio, targetText(outcome.target), met);
+    while (line.size() >= 2 && line[line.size() - 2] == ' ') line.erase(line.size() - 2, 1);
     return line;
 }
 

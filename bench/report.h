@@ -10,7 +10,7 @@ namespace troupe::bench {
 
 /// The first lines of the table.
 std::string tableHead();
-/// One line of the table, and a second one when something could not be measured.
+/// One line of the table.
 std::string tableLine(const Outcome& outcome);
 /// The outcomes as the JSON list [{name, value, unit, peer, peer_value, ratio, target, met}], null where there is none;
 /// with an `error` where a figure is missing. Makes the folder. ResourceExhausted: the file cannot be written.

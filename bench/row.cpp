@@ -35,8 +35,8 @@ Outcome compare(const Row& row, const Comparison& comparison, const std::map<std
     const auto look = [&](const std::string& contender, const std::string& quantity) -> std::optional<double> {
         const auto found = samples.find(contender);
         if (found == samples.end()) return std::nullopt;
-        if (!found->second.error) outcome.error += (outcome.error.empty() ? "" : "; ") + contender + ": " +
-                                                   found->second.error.message();
+        if (!found->second.error)
+            outcome.error += (outcome.error.empty() ? "" : "; ") + contender + ": " + found->second.error.message();
         return found->second.median(quantity);
     };
     outcome.value = look(comparison.ours, comparison.quantity);

@@ -15,12 +15,12 @@ namespace troupe::bench {
 
 /// What the command line says about how to measure.
 struct Settings {
-    double seconds = 1;                 ///< Of each throughput loop, after the warm-up.
+    double seconds = 1;  ///< Of each throughput loop, after the warm-up.
     double warmup_seconds = 0.2;
     std::size_t latency_samples = 20000;
-    std::uint32_t inflight = 2;         ///< Batches submitted before the oldest is waited for.
-    std::uint32_t streams = 1;          ///< Connections of the bare loop.
-    std::size_t footprint = 256u << 20; ///< Bytes walked on each side.
+    std::uint32_t inflight = 2;                               ///< Batches submitted before the oldest is waited for.
+    std::uint32_t streams = 1;                                ///< Connections of the bare loop.
+    std::size_t footprint = 256u << 20;                       ///< Bytes walked on each side.
     std::vector<std::pair<std::string, std::string>> config;  ///< Keys and values for every engine, see base/config.h.
 };
 
@@ -69,20 +69,21 @@ struct Row {
 struct Outcome {
     std::string name;
     std::string unit;
-    std::optional<double> value;       ///< None: it could not be measured.
-    std::string peer;                  ///< Empty: none.
+    std::optional<double> value;  ///< None: it could not be measured.
+    std::string peer;             ///< Empty: none.
     std::optional<double> peer_value;
-    std::optional<double> ratio;       ///< value / peer_value.
+    std::optional<double> ratio;  ///< value / peer_value.
     Target target;
-    std::optional<bool> met;           ///< None: no target, or not measured.
-    std::string error;                 ///< Why a figure is missing.
+    std::optional<bool> met;  ///< None: no target, or not measured.
+    std::string error;        ///< Why a figure is missing.
 };
 
 /// Called before each measurement with the contender's name and the repeat, from 1.
 using Progress = std::function<void(const std::string& contender, std::size_t repeat)>;
 
 /// Measures a row `repeats` times, interleaved. A contender that fails once is not run again.
-std::vector<Outcome> measureRow(const Row& row, const Settings& settings, std::size_t repeats, const Progress& progress);
+std::vector<Outcome> measureRow(const Row& row, const Settings& settings, std::size_t repeats,
+                                const Progress& progress);
 
 /// The rows of each family; see the file of the same name.
 std::vector<Row> engineRows();

@@ -1,12 +1,12 @@
 #include "bench/serving_peer.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "bench/engine_loop.h"
@@ -46,8 +46,8 @@ int fail(const Status& status) {
 
 Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t regions) {
     ChildProcess::Options options;
-    options.argv = {ownProgram(),  "--serve-peer", "--footprint", std::to_string(settings.footprint),
-                    "--regions", std::to_string(regions)};
+    options.argv = {ownProgram(), "--serve-peer",         "--footprint", std::to_string(settings.footprint),
+                    "--regions",  std::to_string(regions)};
     for (const auto& [key, value] : settings.config) {
         options.argv.push_back("--set");
         options.argv.push_back(key + "=" + value);
@@ -75,10 +75,10 @@ int servePeer(const Settings& settings, std::size_t regions) {
     if (!engine) return fail(engine.status());
     if (Status status = registerRegions(**engine, *memory, regions); !status) return fail(status);
     const auto address = reinterpret_cast<std::uintptr_t>(memory->data());
-    fmt::print("{}\n", nlohmann::json({{"segment", (*engine)->localSegmentName()},
-                                       {"address", address},
-                                       {"length", memory->size()}})
-                           .dump());
+    fmt::print(
+        "{}\n",
+        nlohmann::json({{"segment", (*engine)->localSegmentName()}, {"address", address}, {"length", memory->size()}})
+            .dump());
     std::fflush(stdout);
     waitForEndOfInput();
     // Before the memory goes, nothing may reach it any more.

@@ -1,8 +1,8 @@
 // Two processes over loopback TCP, beside a bare socket loop that moves the same bytes, iperf3 and ucx_perftest.
 
-#include <chrono>
-
 #include <fmt/format.h>
+
+#include <chrono>
 
 #include "bench/bare_socket.h"
 #include "bench/engine_loop.h"
