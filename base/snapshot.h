@@ -1,31 +1,44 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 namespace troupe {
 
 /// The latest version of an immutable value, published by one writer and read from any thread.
 ///
-/// An atomic, because readers are callers' threads and data loops that must not wait for the writer. A reader
-/// that looks often keeps its own shared_ptr and calls `refresh`, which costs one load while nothing changed.
+/// Readers are callers' threads and data loops that must not wait for the writer: the lock is held only while one
+/// pointer is copied, never while a version is made or destroyed. (std::atomic<std::shared_ptr> takes such a lock too;
+/// that of libstdc++ 12 releases it without ordering in load(), which is a data race.) A reader that looks often keeps
+/// its own copy in a SnapshotReader, which costs one load while nothing changed.
 template <class T>
 class Snapshot {
   public:
     explicit Snapshot(std::shared_ptr<const T> initial) : current_(std::move(initial)) {}
 
-    std::shared_ptr<const T> load() const { return current_.load(std::memory_order_acquire); }
+    std::shared_ptr<const T> load() const {
+        const std::lock_guard lock(copying_);
+        return current_;
+    }
 
     /// One writer at a time; the caller sees to that.
     void publish(std::shared_ptr<const T> next) {
-        current_.store(std::move(next), std::memory_order_release);
+        {
+            const std::lock_guard lock(copying_);
+            current_.swap(next);
+        }
         version_.fetch_add(1, std::memory_order_release);
+        // The last version, if this was its last user, dies here, outside the lock.
     }
 
     std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
   private:
-    std::atomic<std::shared_ptr<const T>> current_;
+    mutable std::mutex copying_;
+    std::shared_ptr<const T> current_;
     std::atomic<std::uint64_t> version_{1};
 };
 

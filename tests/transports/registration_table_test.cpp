@@ -1,0 +1,222 @@
+#include "transports/registration_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <random>
+#include <thread>
+
+namespace troupe {
+namespace {
+
+Region region(std::uint64_t addr, std::uint64_t length, bool remote = true) {
+    Region result;
+    result.range = {addr, length};
+    result.remote_accessible = remote;
+    return result;
+}
+
+std::uint64_t registered(RegistrationTable& table, std::uint64_t addr, std::uint64_t length, bool remote = true) {
+    const auto reserved = table.reserve(region(addr, length, remote));
+    EXPECT_TRUE(reserved.isOk()) << reserved.status().toString();
+    if (!reserved.isOk()) return 0;
+    table.commit(reserved->id);
+    return reserved->id;
+}
+
+Code coverage(const RegistrationTable& table, std::uint64_t addr, std::uint64_t length, bool remote = true) {
+    return table.regions().load()->covers({addr, length}, remote).code();
+}
+
+TEST(RegistrationTable, ARegionIsSeenOnlyOnceCommitted) {
+    RegistrationTable table;
+    const auto reserved = table.reserve(region(0x1000, 0x1000));
+    ASSERT_TRUE(reserved.isOk());
+    EXPECT_EQ(coverage(table, 0x1000, 1), Code::AddressNotRegistered);
+    table.commit(reserved->id);
+    EXPECT_EQ(coverage(table, 0x1000, 0x1000), Code::Ok);
+    ASSERT_NE(table.regions().load()->find(0x1fff), nullptr);
+    EXPECT_EQ(table.regions().load()->find(0x1fff)->id, reserved->id);
+    EXPECT_EQ(table.regions().load()->find(0x2000), nullptr);
+    EXPECT_EQ(table.regions().load()->find(0xfff), nullptr);
+}
+
+TEST(RegistrationTable, RefusesRangesThatCannotBe) {
+    RegistrationTable table;
+    EXPECT_EQ(table.reserve(region(0, 4096)).status().code(), Code::InvalidArgument);
+    EXPECT_EQ(table.reserve(region(4096, 0)).status().code(), Code::InvalidArgument);
+    EXPECT_EQ(table.reserve(region(UINT64_MAX - 10, 100)).status().code(), Code::InvalidArgument);
+}
+
+TEST(RegistrationTable, OverlapIsRefusedInEveryStateAndTouchingIsNot) {
+    RegistrationTable table;
+    const auto pending = table.reserve(region(0x1000, 0x1000));
+    ASSERT_TRUE(pending.isOk());
+    const auto refused = [&](std::uint64_t addr, std::uint64_t length) {
+        return table.reserve(region(addr, length)).status().code();
+    };
+    for (int state = 0; state < 3; ++state) {
+        EXPECT_EQ(refused(0x1000, 0x1000), Code::AddressOverlapped);
+        EXPECT_EQ(refused(0x1fff, 1), Code::AddressOverlapped);
+        EXPECT_EQ(refused(0x0fff, 2), Code::AddressOverlapped);
+        EXPECT_EQ(refused(0x0800, 0x4000), Code::AddressOverlapped);
+        EXPECT_EQ(refused(0x1400, 0x100), Code::AddressOverlapped);
+        if (state == 0) table.commit(pending->id);
+        if (state == 1) {
+            ASSERT_TRUE(table.beginRemoval(0x1000).isOk());
+        }
+    }
+    EXPECT_TRUE(table.reserve(region(0x0800, 0x800)).isOk());
+    EXPECT_TRUE(table.reserve(region(0x2000, 0x800)).isOk());
+}
+
+TEST(RegistrationTable, AnIdIsNeverUsedTwice) {
+    RegistrationTable table;
+    const auto first = registered(table, 0x1000, 0x1000);
+    ASSERT_TRUE(table.beginRemoval(0x1000).isOk());
+    table.remove(first);
+    EXPECT_GT(registered(table, 0x1000, 0x1000), first);
+}
+
+TEST(RegistrationTable, RemovalHidesAtOnceAndKeepsTheClaim) {
+    RegistrationTable table;
+    const auto id = registered(table, 0x1000, 0x1000);
+    EXPECT_EQ(table.beginRemoval(0x1001).status().code(), Code::AddressNotRegistered);
+    const auto closing = table.beginRemoval(0x1000);
+    ASSERT_TRUE(closing.isOk());
+    EXPECT_EQ(closing->id, id);
+    EXPECT_EQ(coverage(table, 0x1000, 1), Code::AddressNotRegistered);
+    EXPECT_EQ(table.beginRemoval(0x1000).status().code(), Code::BatchBusy);
+    table.cancelRemoval(id);
+    EXPECT_EQ(coverage(table, 0x1000, 1), Code::Ok);
+    table.remove(id);  // Visible: must not be forgotten.
+    EXPECT_EQ(coverage(table, 0x1000, 1), Code::Ok);
+    ASSERT_TRUE(table.beginRemoval(0x1000).isOk());
+    table.remove(id);
+    EXPECT_EQ(table.beginRemoval(0x1000).status().code(), Code::AddressNotRegistered);
+    EXPECT_TRUE(table.reserve(region(0x1000, 0x1000)).isOk());
+}
+
+TEST(RegionMap, TouchingRegionsCountAsOne) {
+    RegistrationTable table;
+    registered(table, 0x1000, 0x1000);
+    registered(table, 0x2000, 0x1000);
+    registered(table, 0x4000, 0x1000, false);
+    registered(table, 0x5000, 0x1000);
+    EXPECT_EQ(coverage(table, 0x1800, 0x1000), Code::Ok);
+    EXPECT_EQ(coverage(table, 0x1000, 0x2000), Code::Ok);
+    EXPECT_EQ(coverage(table, 0x1000, 0x2001), Code::AddressNotRegistered);
+    EXPECT_EQ(coverage(table, 0x0fff, 2), Code::AddressNotRegistered);
+    EXPECT_EQ(coverage(table, 0x5000, 0x10), Code::Ok);
+    EXPECT_EQ(coverage(table, 0x4fff, 2), Code::AccessDenied);
+    EXPECT_EQ(coverage(table, 0x4fff, 2, false), Code::Ok);
+    EXPECT_EQ(coverage(table, 0x1000, UINT64_MAX), Code::InvalidArgument);
+    EXPECT_EQ(coverage(table, 0x9999999, 0), Code::Ok);
+}
+
+TEST(RegionMap, ErrorsNameTheRangeAndTheFirstBadAddress) {
+    RegistrationTable table;
+    registered(table, 0x1000, 0x1000);
+    const auto status = table.regions().load()->covers({0x1800, 0x1000}, true);
+    EXPECT_NE(status.message().find("[0x1800, 0x2800)"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("0x2000"), std::string::npos) << status.message();
+}
+
+TEST(RegionMap, AnOldSnapshotStaysAsItWas) {
+    RegistrationTable table;
+    registered(table, 0x1000, 0x1000);
+    const auto before = table.regions().load();
+    registered(table, 0x3000, 0x1000);
+    ASSERT_TRUE(table.beginRemoval(0x1000).isOk());
+    EXPECT_EQ(before->size(), 1u);
+    EXPECT_NE(before->find(0x1000), nullptr);
+    EXPECT_EQ(before->find(0x3000), nullptr);
+}
+
+/// Compares the table with a plain map through many random registrations and removals.
+TEST(RegionMap, AgreesWithAPlainMapThroughManyChanges) {
+    RegistrationTable table;
+    std::map<std::uint64_t, std::uint64_t> plain;  // addr -> id
+    std::mt19937_64 random(7);
+    const auto check = [&] {
+        const auto map = table.regions().load();
+        ASSERT_EQ(map->size(), plain.size());
+        const auto all = map->all();
+        ASSERT_EQ(all.size(), plain.size());
+        std::size_t i = 0;
+        for (const auto& [addr, id] : plain) {
+            ASSERT_EQ(all[i].id, id);
+            ASSERT_EQ(all[i++].range.addr, addr);
+            ASSERT_EQ(map->find(addr + 15), map->find(addr));
+            ASSERT_EQ(map->find(addr)->id, id);
+        }
+    };
+    for (int step = 0; step < 6000; ++step) {
+        const std::uint64_t addr = 16 * (1 + random() % 4000);
+        const auto known = plain.find(addr);
+        if (known == plain.end()) {
+            plain[addr] = registered(table, addr, 16);
+        } else if (random() % 2) {
+            ASSERT_TRUE(table.beginRemoval(addr).isOk());
+            if (random() % 4 == 0) {
+                table.cancelRemoval(known->second);
+            } else {
+                table.remove(known->second);
+                plain.erase(known);
+            }
+        }
+        if (step % 200 == 0) check();
+    }
+    check();
+    while (!plain.empty()) {
+        ASSERT_TRUE(table.beginRemoval(plain.begin()->first).isOk());
+        table.remove(plain.begin()->second);
+        plain.erase(plain.begin());
+        if (plain.size() % 300 == 0) check();
+    }
+}
+
+TEST(RegistrationTable, ManyRegionsAppearInOneVersion) {
+    RegistrationTable table;
+    std::vector<std::uint64_t> ids;
+    for (std::uint64_t i = 5000; i > 0; --i) ids.push_back(table.reserve(region(i * 64, 64))->id);
+    const auto version = table.regions().version();
+    table.commit(ids);
+    EXPECT_EQ(table.regions().version(), version + 1);
+    EXPECT_EQ(table.regions().load()->size(), 5000u);
+    EXPECT_EQ(coverage(table, 64, 5000 * 64), Code::Ok);
+    table.commit(ids);  // Again: nothing to do.
+    EXPECT_EQ(table.regions().version(), version + 1);
+}
+
+TEST(RegistrationTable, ReadersSeeWholeVersionsWhileWritersChangeIt) {
+    RegistrationTable table;
+    registered(table, 0x100000, 0x1000);
+    std::atomic<bool> stop{false};
+    std::thread reader([&] {
+        SnapshotReader<RegionMap> regions(table.regions());
+        while (!stop) {
+            EXPECT_TRUE(regions.get().covers({0x100000, 0x1000}, true).isOk());
+            EXPECT_LE(regions.get().size(), 33u);
+        }
+    });
+    std::vector<std::thread> writers;
+    for (int w = 0; w < 2; ++w)
+        writers.emplace_back([&, w] {
+            for (std::uint64_t i = 0; i < 400; ++i) {
+                const std::uint64_t addr = 0x1000 * (1 + i % 16) + (w ? 0x800 : 0);
+                const auto id = registered(table, addr, 0x800);
+                ASSERT_TRUE(table.beginRemoval(addr).isOk());
+                table.remove(id);
+            }
+        });
+    for (auto& writer : writers) writer.join();
+    stop = true;
+    reader.join();
+    EXPECT_EQ(table.regions().load()->size(), 1u);
+}
+
+}  // namespace
+}  // namespace troupe

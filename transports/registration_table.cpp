@@ -1,0 +1,192 @@
+#include "transports/registration_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+bool startsAfter(std::uint64_t addr, const Region& region) { return addr < region.range.addr; }
+
+}  // namespace
+
+const Region* RegionMap::find(std::uint64_t addr) const {
+    const auto above = std::upper_bound(first_.begin(), first_.end(), addr);
+    if (above == first_.begin()) return nullptr;
+    const Chunk& chunk = *chunks_[static_cast<std::size_t>(above - first_.begin()) - 1];
+    const auto next = std::upper_bound(chunk.begin(), chunk.end(), addr, startsAfter);
+    const Region& region = *(next - 1);  // The chunk's first region starts at or below addr.
+    return addr < region.range.end() ? &region : nullptr;
+}
+
+Status RegionMap::covers(ByteRange range, bool remote) const {
+    if (range.wraps())
+        return {Code::InvalidArgument, range.toString() + " passes the end of the address space"};
+    std::uint64_t addr = range.addr;
+    while (addr != range.end()) {
+        const Region* region = find(addr);
+        if (!region)
+            return {Code::AddressNotRegistered,
+                    range.toString() + " is not registered from " + ByteRange{addr, range.end() - addr}.toString()};
+        if (remote && !region->remote_accessible)
+            return {Code::AccessDenied, range.toString() + " lies in " + region->range.toString() +
+                                            ", which is not remotely accessible"};
+        addr = std::min(region->range.end(), range.end());
+    }
+    return {};
+}
+
+std::vector<Region> RegionMap::all() const {
+    std::vector<Region> regions;
+    regions.reserve(size_);
+    for (const auto& chunk : chunks_) regions.insert(regions.end(), chunk->begin(), chunk->end());
+    return regions;
+}
+
+RegistrationTable::RegistrationTable() : visible_(std::make_shared<const RegionMap>()) {}
+
+Result<Region> RegistrationTable::reserve(Region region) {
+    const ByteRange& range = region.range;
+    if (range.addr == 0) return {Code::InvalidArgument, "a null address cannot be registered"};
+    if (range.length == 0) return {Code::InvalidArgument, "a region of no bytes cannot be registered"};
+    if (range.wraps()) return {Code::InvalidArgument, range.toString() + " passes the end of the address space"};
+    const std::lock_guard lock(writers_);
+    const auto next = by_addr_.lower_bound(range.addr);
+    const auto overlapped = [&](const Entry& entry) -> Status {
+        return {Code::AddressOverlapped, range.toString() + " overlaps " + entry.region.range.toString() +
+                                             (entry.state == State::Visible   ? ", which is registered"
+                                              : entry.state == State::Pending ? ", which is being registered"
+                                                                              : ", which is being unregistered")};
+    };
+    if (next != by_addr_.end() && next->second.region.range.overlaps(range)) return overlapped(next->second);
+    if (next != by_addr_.begin() && std::prev(next)->second.region.range.overlaps(range))
+        return overlapped(std::prev(next)->second);
+    region.id = next_id_++;
+    by_addr_.emplace_hint(next, range.addr, Entry{region, State::Pending});
+    addr_of_id_.emplace(region.id, range.addr);
+    return region;
+}
+
+void RegistrationTable::commit(std::uint64_t id) { commit(std::vector<std::uint64_t>{id}); }
+
+void RegistrationTable::commit(const std::vector<std::uint64_t>& ids) {
+    const std::lock_guard lock(writers_);
+    std::vector<const Region*> added;
+    added.reserve(ids.size());
+    for (const auto id : ids) {
+        const auto addr = addr_of_id_.find(id);
+        if (addr == addr_of_id_.end()) continue;
+        Entry& entry = by_addr_.at(addr->second);
+        if (entry.state != State::Pending) continue;
+        entry.state = State::Visible;
+        added.push_back(&entry.region);
+    }
+    if (added.empty()) return;
+    auto next = std::make_shared<RegionMap>();
+    if (added.size() <= RegionMap::kChunk) {
+        *next = *visible_.load();
+        for (const Region* region : added) show(*region, *next);
+    } else {
+        // Many at once: one pass over everything is cheaper than a copied chunk for each.
+        RegionMap::Chunk chunk;
+        const auto flush = [&] {
+            if (chunk.empty()) return;
+            next->first_.push_back(chunk.front().range.addr);
+            next->chunks_.push_back(std::make_shared<const RegionMap::Chunk>(std::move(chunk)));
+            chunk = {};
+        };
+        for (const auto& [addr, entry] : by_addr_) {
+            if (entry.state != State::Visible) continue;
+            chunk.push_back(entry.region);
+            next->size_ += 1;
+            if (chunk.size() == RegionMap::kChunk / 2) flush();  // Half full: room for later neighbours.
+        }
+        flush();
+    }
+    visible_.publish(std::move(next));
+}
+
+void RegistrationTable::remove(std::uint64_t id) {
+    const std::lock_guard lock(writers_);
+    const auto addr = addr_of_id_.find(id);
+    if (addr == addr_of_id_.end()) return;
+    const auto entry = by_addr_.find(addr->second);
+    if (entry->second.state == State::Visible) return;
+    by_addr_.erase(entry);
+    addr_of_id_.erase(addr);
+}
+
+Result<Region> RegistrationTable::beginRemoval(std::uint64_t addr) {
+    const std::lock_guard lock(writers_);
+    const auto entry = by_addr_.find(addr);
+    if (entry == by_addr_.end() || entry->second.state == State::Pending)
+        return {Code::AddressNotRegistered, "no registered region starts at " + ByteRange{addr, 0}.toString()};
+    if (entry->second.state == State::Closing)
+        return {Code::BatchBusy, entry->second.region.range.toString() + " is being unregistered already"};
+    entry->second.state = State::Closing;
+    auto next = std::make_shared<RegionMap>(*visible_.load());
+    hide(entry->second.region, *next);
+    visible_.publish(std::move(next));
+    return entry->second.region;
+}
+
+void RegistrationTable::cancelRemoval(std::uint64_t id) {
+    const std::lock_guard lock(writers_);
+    const auto addr = addr_of_id_.find(id);
+    if (addr == addr_of_id_.end()) return;
+    Entry& entry = by_addr_.at(addr->second);
+    if (entry.state != State::Closing) return;
+    entry.state = State::Visible;
+    auto next = std::make_shared<RegionMap>(*visible_.load());
+    show(entry.region, *next);
+    visible_.publish(std::move(next));
+}
+
+void RegistrationTable::show(const Region& region, RegionMap& map) {
+    map.size_ += 1;
+    if (map.chunks_.empty()) {
+        map.first_.push_back(region.range.addr);
+        map.chunks_.push_back(std::make_shared<const RegionMap::Chunk>(1, region));
+        return;
+    }
+    const auto above = std::upper_bound(map.first_.begin(), map.first_.end(), region.range.addr);
+    const std::size_t index =
+        above == map.first_.begin() ? 0 : static_cast<std::size_t>(above - map.first_.begin()) - 1;
+    RegionMap::Chunk chunk = *map.chunks_[index];
+    chunk.insert(std::upper_bound(chunk.begin(), chunk.end(), region.range.addr, startsAfter), region);
+    const auto at = static_cast<std::ptrdiff_t>(index);
+    if (chunk.size() > RegionMap::kChunk) {
+        const auto middle = chunk.begin() + static_cast<std::ptrdiff_t>(chunk.size() / 2);
+        RegionMap::Chunk upper(middle, chunk.end());
+        chunk.erase(middle, chunk.end());
+        map.first_.insert(map.first_.begin() + at + 1, upper.front().range.addr);
+        map.chunks_.insert(map.chunks_.begin() + at + 1, std::make_shared<const RegionMap::Chunk>(std::move(upper)));
+    }
+    map.first_[index] = chunk.front().range.addr;
+    map.chunks_[index] = std::make_shared<const RegionMap::Chunk>(std::move(chunk));
+}
+
+void RegistrationTable::hide(const Region& region, RegionMap& map) {
+    const auto above = std::upper_bound(map.first_.begin(), map.first_.end(), region.range.addr);
+    const auto index = static_cast<std::size_t>(above - map.first_.begin()) - 1;  // It is visible, so it is there.
+    RegionMap::Chunk chunk = *map.chunks_[index];
+    std::erase_if(chunk, [&](const Region& other) { return other.id == region.id; });
+    map.size_ -= 1;
+    const auto at = static_cast<std::ptrdiff_t>(index);
+    const auto drop = [&](std::ptrdiff_t which) {
+        map.first_.erase(map.first_.begin() + which);
+        map.chunks_.erase(map.chunks_.begin() + which);
+    };
+    if (chunk.empty()) return drop(at);
+    if (index + 1 < map.chunks_.size() && chunk.size() + map.chunks_[index + 1]->size() <= RegionMap::kChunk / 2) {
+        // Merge thin neighbours, so that removals do not leave a chunk per region.
+        const RegionMap::Chunk& next = *map.chunks_[index + 1];
+        chunk.insert(chunk.end(), next.begin(), next.end());
+        drop(at + 1);
+    }
+    map.first_[index] = chunk.front().range.addr;
+    map.chunks_[index] = std::make_shared<const RegionMap::Chunk>(std::move(chunk));
+}
+
+}  // namespace troupe
