@@ -191,11 +191,11 @@ class EngineActorImpl final : public HostedActor {
         auto promise = make_response_promise();
         // The actor's memory must be there for `this` until the job is done; CallThread ends before the engine does.
         calls_.add([self = caf::actor(this), promise, function](bool run) mutable {
-            const Status done = run ? function() : Status(Code::Canceled, "the engine ended");
-            if (done)
+            const Status result = run ? function() : Status(Code::Canceled, "the engine ended");
+            if (result)
                 promise.deliver(caf::unit);
             else
-                promise.deliver(toCafError(done));
+                promise.deliver(toCafError(result));
         });
         return promise;
     }

@@ -29,6 +29,7 @@ std::vector<Transport::PlacedNic> HostTransport::takeNics() {
     if (!config_) return nics;
     for (unsigned loop = 0; loop < data_loops_; ++loop) {
         NicInfo info;
+        info.same_address_space = true;
         info.name = "host" + std::to_string(loop);
         info.transport = "host";
         info.slice_bytes = config_->slice_bytes;

@@ -1,0 +1,38 @@
+#include "tcp_backend/events.h"
+
+#include <cerrno>
+
+#include "base/endpoint.h"
+
+namespace troupe::tcp {
+
+Status EventSet::open() {
+    epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+    return epoll_ ? Status::ok() : errnoStatus(Code::ResourceExhausted, "epoll_create1", errno);
+}
+
+Status EventSet::add(Link& link, std::uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.ptr = &link;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, link.fd.get(), &event) != 0)
+        return errnoStatus(Code::ResourceExhausted, "epoll_ctl", errno);
+    link.interest = events;
+    return {};
+}
+
+void EventSet::setInterest(Link& link, std::uint32_t events) {
+    if (link.interest == events || !link.fd) return;
+    epoll_event event{};
+    event.events = events;
+    event.data.ptr = &link;
+    // Can fail only for a descriptor that is not in the set, which add() excludes.
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link.fd.get(), &event) == 0) link.interest = events;
+}
+
+std::span<epoll_event> EventSet::ready(std::span<epoll_event> events) {
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    return events.first(count > 0 ? static_cast<std::size_t>(count) : 0);
+}
+
+}  // namespace troupe::tcp

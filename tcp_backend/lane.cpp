@@ -1,0 +1,159 @@
+#include "tcp_backend/lane.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+
+namespace troupe::tcp {
+
+namespace {
+
+/// The first loss costs nothing, then 10 ms, doubled up to 1 s; one strike is forgotten for every 2 s of peace.
+constexpr std::chrono::milliseconds kFirstBackOff{10};
+constexpr unsigned kMostStrikes = 8;
+constexpr std::chrono::seconds kForgive{2};
+
+}  // namespace
+
+Lane::Lane(Shared& shared, PathState& path, std::uint32_t number)
+    : Link(Kind::Lane), shared_(shared), path_(path), number_(number) {}
+
+Lane::~Lane() { closeAbruptly(fd); }
+
+void Lane::start(TimePoint now, std::vector<Failure>& failed) {
+    if (state_ != State::Idle || now < retry_at_) return;
+    auto socket = startConnect(path_.address);
+    if (!socket.isOk()) return lose(now, socket.status(), true, failed);
+    fd = std::move(*socket);
+    tuneSocket(fd.get(), shared_.config.tcp_socket_buffer);
+    if (const Status status = shared_.events.add(*this, EPOLLIN | EPOLLOUT); !status)
+        return lose(now, status, true, failed);
+    state_ = State::Connecting;
+    deadline_ = saturatedAdd(now, shared_.config.connect_timeout);
+}
+
+TimePoint Lane::deadline() const {
+    switch (state_) {
+        case State::Idle: return hasWork() ? retry_at_ : kForever;
+        case State::Up: return kForever;
+        default: return deadline_;
+    }
+}
+
+void Lane::onTimer(TimePoint now, std::vector<Failure>& failed) {
+    if (now < deadline()) return;
+    if (state_ == State::Idle) return start(now, failed);
+    const char* what = state_ == State::Connecting ? "no answer to connect" : "connected, but no greeting came back";
+    lose(now, {Code::Timeout, what}, true, failed);
+}
+
+bool Lane::advance(TimePoint now, std::vector<Failure>& failed) {
+    if (state_ == State::Connecting) {
+        Status status = connectOutcome(fd.get());
+        if (status) status = greet();
+        if (!status) {
+            lose(now, status, true, failed);
+            return true;
+        }
+        shared_.events.setInterest(*this, EPOLLIN);
+        state_ = State::Greeting;
+        return true;
+    }
+    if (state_ != State::Greeting) return false;
+    readReply(now, failed);
+    return true;
+}
+
+Status Lane::greet() {
+    Hello hello;
+    hello.lane = {shared_.incarnation, shared_.index, number_};
+    hello.target = path_.peer->desc->incarnation;
+    hello.attempt = ++shared_.attempts;
+    hello.crc = shared_.config.tcp_crc;
+    std::array<std::byte, kHelloBytes> bytes;
+    encodeHello(hello, bytes.data());
+    const ssize_t sent = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    // The send buffer of a new socket always has room for it.
+    if (sent != static_cast<ssize_t>(bytes.size())) return errnoStatus(Code::ConnectionLost, "send", errno);
+    reply_have_ = 0;
+    reader_.reset();
+    return {};
+}
+
+void Lane::readReply(TimePoint now, std::vector<Failure>& failed) {
+    const ssize_t got = ::recv(fd.get(), reply_.data() + reply_have_, reply_.size() - reply_have_, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (got < 0) return lose(now, errnoStatus(Code::ConnectionLost, "recv", errno), true, failed);
+    if (got == 0)
+        return lose(now, {Code::ConnectionLost, "the peer closed the connection during the greeting"}, true, failed);
+    reply_have_ += static_cast<std::size_t>(got);
+    if (reply_have_ < reply_.size()) return;
+    const auto reply = decodeHelloReply(reply_.data());
+    if (!reply.isOk()) return lose(now, reply.status(), true, failed);
+    const Incarnation& meant = path_.peer->desc->incarnation;
+    if (reply->code == Code::StaleIncarnation || reply->target != meant)
+        return lose(now,
+                    {Code::StaleIncarnation, "incarnation " + reply->target.toString() + " answers there, not " +
+                                                 meant.toString()},
+                    false, failed);
+    if (reply->code != Code::Ok)
+        return lose(now, {reply->code, "the peer refused the connection"}, true, failed);
+    state_ = State::Up;
+    deadline_ = kForever;
+    blocked_ = false;
+}
+
+void Lane::lose(TimePoint now, const Status& cause, bool retryable, std::vector<Failure>& failed,
+                std::uint64_t culprit) {
+    const auto peace = now - last_loss_;
+    if (strikes_ != 0 && peace > Duration::zero())
+        strikes_ -= static_cast<unsigned>(std::min<std::int64_t>(strikes_, peace / kForgive));
+    strikes_ = std::min(strikes_ + 1, kMostStrikes);
+    last_loss_ = now;
+    retry_at_ = now;
+    if (strikes_ > 1) {
+        const Duration whole = std::min<Duration>(kFirstBackOff * (1 << (strikes_ - 2)), std::chrono::seconds(1));
+        // Half of it fixed, half at random, so that peers that broke together do not return together.
+        std::uniform_int_distribution<std::int64_t> jitter(whole.count() / 2, whole.count());
+        retry_at_ = now + Duration(jitter(shared_.random));
+    }
+    shared_.log->debug("{}: {}: {}", shared_.name, where(), cause.toString());
+    closeAbruptly(fd);
+    state_ = State::Idle;
+    failAll(cause.withContext(where()), retryable, culprit, failed);
+}
+
+void Lane::end(const Status& cause, bool retryable, std::vector<Failure>& failed) {
+    closeAbruptly(fd);
+    state_ = State::Idle;
+    failAll(cause, retryable, kNone, failed);
+}
+
+void Lane::failAll(const Status& cause, bool retryable, std::uint64_t culprit, std::vector<Failure>& failed) {
+    deadline_ = kForever;
+    blocked_ = false;
+    interest = 0;
+    while (!ring_.empty()) {
+        failed.push_back({ring_.front().request, cause, retryable && ring_.first() != culprit, true});
+        retire();
+    }
+    sent_ = ring_.end();
+    sent_offset_ = 0;
+    reader_.reset();  // It may have pointed into a buffer that is the caller's again.
+}
+
+std::string Lane::where() const {
+    return "segment '" + path_.peer->name + "' at " + path_.address.toString() + " through " + shared_.name;
+}
+
+std::string Lane::describe(const WorkRequest& request) const {
+    char text[96];
+    std::snprintf(text, sizeof text, "%s of %" PRIu64 " bytes at 0x%" PRIx64 " of ",
+                  request.opcode == Opcode::Read ? "read" : "write", request.length, request.remote);
+    return text + where();
+}
+
+}  // namespace troupe::tcp

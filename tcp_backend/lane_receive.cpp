@@ -1,0 +1,110 @@
+#include <cerrno>
+#include <string>
+
+#include "tcp_backend/crc32c.h"
+#include "tcp_backend/lane.h"
+
+namespace troupe::tcp {
+
+/// Takes the frames of the answers; answers come in the order of the requests.
+class Lane::Receiver {
+  public:
+    Receiver(Lane& lane, Sweep& sweep) : lane_(lane), sweep_(sweep) {}
+
+    bool onHeader(const std::byte* bytes, Payload& next) {
+        ResponseHeader& response = lane_.response_;
+        // Only the oldest request that was sent whole can be answered.
+        if (!decodeResponse(bytes, response) || response.id != lane_.ring_.first() || response.id >= lane_.sent_)
+            return false;
+        switch (response.kind) {
+            case ResponseKind::WriteAck: return onAck(response.value);
+            case ResponseKind::ReadData: return onData(next);
+            case ResponseKind::Error:
+                next = {lane_.message_.data(), response.length};
+                if (next.length == 0) onPayload();
+                return true;
+        }
+        return false;
+    }
+
+    void onBytes(const std::byte* data, std::size_t size) {
+        if (lane_.response_.crc) lane_.response_crc_ = crc32c(lane_.response_crc_, data, size);
+    }
+
+    void onPayload() {
+        const ResponseHeader& response = lane_.response_;
+        const WorkRequest request = lane_.ring_.front().request;
+        lane_.retire();
+        if (response.kind == ResponseKind::Error) {
+            const std::string text(reinterpret_cast<const char*>(lane_.message_.data()), response.length);
+            const Code code = codeFromWire(response.value);
+            sweep_.failed.push_back(
+                {request, {code, lane_.describe(request) + ": " + text}, code == Code::ChecksumMismatch, true});
+        } else if (response.crc && lane_.response_crc_ != response.value) {
+            sweep_.failed.push_back({request,
+                                     {Code::ChecksumMismatch,
+                                      lane_.describe(request) + ": the CRC32C of the bytes that came differs"},
+                                     true,
+                                     true});
+        } else {
+            sweep_.complete(request.cookie, request.length);
+        }
+    }
+
+    std::size_t headerRoom() const { return SIZE_MAX; }
+    std::byte* stillWelcome(std::byte* to) { return to; }
+
+  private:
+    bool onAck(std::uint32_t count) {
+        if (count > lane_.sent_ - lane_.ring_.first()) return false;
+        for (std::uint32_t i = 0; i < count; ++i) {
+            const WorkRequest& request = lane_.ring_.front().request;
+            if (request.opcode != Opcode::Write) return false;
+            sweep_.complete(request.cookie, request.length);
+            lane_.retire();
+        }
+        return true;
+    }
+
+    bool onData(Payload& next) {
+        const WorkRequest& request = lane_.ring_.front().request;
+        if (request.opcode != Opcode::Read || lane_.response_.length != request.length ||
+            lane_.response_.crc != lane_.shared_.config.tcp_crc)
+            return false;
+        lane_.response_crc_ = 0;
+        next = {request.local, request.length};
+        if (next.length == 0) onPayload();
+        return true;
+    }
+
+    Lane& lane_;
+    Sweep& sweep_;
+};
+
+bool Lane::receive(TimePoint now, Sweep& sweep) {
+    bool moved = false;
+    std::size_t budget = kPassBytes;
+    Receiver receiver(*this, sweep);
+    const ReadEnd end = reader_.read(fd.get(), shared_.scratch, budget, receiver, moved);
+    shared_.pass_bytes += kPassBytes - budget;
+    switch (end) {
+        case ReadEnd::Drained:
+        case ReadEnd::Budget: return moved;
+        case ReadEnd::Closed:
+            lose(now, {Code::ConnectionLost, "the peer closed the connection"}, true, sweep.failed);
+            break;
+        case ReadEnd::Violation:
+            lose(now, {Code::ProtocolError, "the peer sent an answer that fits no request"}, true, sweep.failed);
+            break;
+        case ReadEnd::Failed:
+            if (errno == EFAULT)
+                lose(now, errnoStatus(Code::InvalidArgument, "cannot write the local buffer", errno), true,
+                     sweep.failed, ring_.first());
+            else
+                lose(now, errnoStatus(Code::ConnectionLost, "recv", errno), true, sweep.failed);
+            break;
+    }
+    return true;
+}
+
+}  // namespace troupe::tcp

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "transports/registration_table.h"
+
+namespace troupe::tcp {
+
+/// Decides whether a peer may touch a range of our memory, by the newest version of the registration table. One
+/// thread. Remembers the last region that answered, since requests cluster.
+class RangeGuard {
+  public:
+    explicit RangeGuard(const RegistrationTable& table) : source_(table.regions()), reader_(table.regions()) {}
+
+    /// Ok, or why not: InvalidArgument (wraps), AddressNotRegistered, AccessDenied.
+    Code check(const ByteRange& range) {
+        const RegionMap& map = reader_.get();
+        if (&map != map_) {
+            map_ = &map;
+            last_ = nullptr;
+        }
+        if (last_ && inside(range, *last_)) return Code::Ok;
+        const Region* region = map.find(range.addr);
+        if (region && region->remote_accessible && inside(range, *region)) {
+            last_ = region;
+            return Code::Ok;
+        }
+        return map.covers(range, true).code();
+    }
+
+    /// Changes with the table: what was checked at an older version must be checked again.
+    std::uint64_t version() const { return source_.version(); }
+
+  private:
+    /// Without a sum that could wrap: the range is a peer's.
+    static bool inside(const ByteRange& range, const Region& region) {
+        return range.addr >= region.range.addr && range.length <= region.range.length &&
+               range.addr - region.range.addr <= region.range.length - range.length;
+    }
+
+    const Snapshot<RegionMap>& source_;
+    SnapshotReader<RegionMap> reader_;
+    const RegionMap* map_ = nullptr;   ///< Which version `last_` points into; the reader keeps it alive.
+    const Region* last_ = nullptr;
+};
+
+}  // namespace troupe::tcp

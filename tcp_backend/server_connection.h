@@ -1,0 +1,102 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "tcp_backend/frame_reader.h"
+#include "tcp_backend/ring.h"
+#include "tcp_backend/shared.h"
+#include "tcp_backend/wire.h"
+
+namespace troupe::tcp {
+
+/// The target's end of one connection: applies writes to and answers reads from registered memory.
+///
+/// Owned by a TcpNic. Nothing here grows with what a peer sends: it stops receiving while kMostResponses answers
+/// wait for the peer to read them.
+class ServerConnection : public Link {
+  public:
+    enum class State : std::uint8_t {
+        Greeting,  ///< Waits for a Hello.
+        Greeted,   ///< Has one that the Nic has not answered: see hello().
+        Serving,
+        Closed,  ///< Ended; the Nic forgets it.
+    };
+
+    /// `deadline`: when the Hello must be complete.
+    ServerConnection(Shared& shared, UniqueFd socket, TimePoint deadline);
+
+    State state() const { return state_; }
+    TimePoint deadline() const { return deadline_; }
+    const Hello& hello() const { return hello_; }
+
+    /// Greeting: receives the Hello. Closes on garbage as soon as it shows.
+    bool receiveHello();
+    /// Greeted: sends the reply; closes the connection unless `code` is Ok.
+    void answerHello(Code code);
+
+    /// Serving: one pass over requests and answers. True when anything moved.
+    bool serve();
+    /// Answers wait for the socket to take them.
+    bool hasUnsent() const { return !responses_.empty(); }
+    /// Too many do, so that nothing is received.
+    bool isPaused() const { return responses_.size() >= kMostResponses; }
+
+    /// A request that was accepted is reading from or writing to `range`.
+    bool touches(const ByteRange& range) const;
+    /// Ends the connection at once; `why` is logged.
+    void close(const char* why);
+
+    /// Passes in a row in which serve() had nothing to do; counted by the Nic.
+    unsigned idle_passes = 0;
+    bool is_hot = false;  ///< In the Nic's list of connections that are tried without epoll.
+
+  private:
+    class Receiver;
+
+    /// An answer that is not sent yet.
+    struct Response {
+        ResponseKind kind = ResponseKind::WriteAck;
+        bool crc = false;
+        bool has_value = false;   ///< ReadData: the checksum in `value` is computed.
+        std::uint32_t value = 0;  ///< As in ResponseHeader.
+        std::uint64_t id = 0;
+        ByteRange range;          ///< ReadData, Error: what was asked for.
+    };
+
+    /// The write whose payload is being received.
+    struct Incoming {
+        std::uint64_t id = 0;
+        ByteRange range;
+        Code refusal = Code::Ok;         ///< Not Ok: the payload is dropped.
+        std::uint64_t table_version = 0; ///< At which the range was checked last.
+        bool crc = false;
+        std::uint32_t expected_crc = 0;
+        std::uint32_t actual_crc = 0;
+    };
+
+    bool flush();
+    void fill(Gather& gather);
+    void countSent(std::size_t bytes);
+    std::uint64_t addResponse(Gather& gather, Response& response, std::uint64_t offset);
+    std::uint64_t frameBytes(const Response& response) const;
+    void acknowledge(std::uint64_t id);
+    void refuse(std::uint64_t id, const ByteRange& range, Code code);
+
+    /// As many READ headers as one buffer holds; 480 KiB at worst.
+    static constexpr std::size_t kMostResponses = 8192;
+
+    Shared& shared_;
+    State state_ = State::Greeting;
+    TimePoint deadline_;
+    Hello hello_;
+    std::array<std::byte, kHelloBytes> hello_bytes_{};
+    std::size_t hello_have_ = 0;
+
+    FrameReader<kRequestBytes> reader_;
+    Incoming incoming_;
+    Ring<Response> responses_;
+    std::uint64_t sent_offset_ = 0;  ///< Bytes of the oldest response's frame that are sent.
+};
+
+}  // namespace troupe::tcp

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/incarnation.h"
+#include "base/log.h"
+#include "tcp_backend/events.h"
+#include "tcp_backend/gather.h"
+#include "tcp_backend/range_guard.h"
+
+namespace troupe::tcp {
+
+/// Bytes one connection may receive, and send, in one pass, so that none starves the others: about 200 us.
+inline constexpr std::size_t kPassBytes = 1u << 20;
+/// Bytes all connections of a Nic move in one pass, give or take one connection's share.
+inline constexpr std::size_t kNicPassBytes = 2u << 20;
+/// Bytes one sendmsg is given at most.
+inline constexpr std::size_t kSendBytes = 1u << 20;
+
+/// What the connections of one Nic share. All of it belongs to the Nic's owner.
+struct Shared {
+    Shared(const Config& configuration, const RegistrationTable& table, const Incarnation& self, Logger sink)
+        : config(configuration), incarnation(self), log(std::move(sink)), guard(table), scratch(256u << 10) {}
+
+    const Config config;
+    const Incarnation incarnation;
+    std::string name;         ///< "tcp0".
+    std::uint32_t index = 0;  ///< The 0 of it.
+    Logger log;
+    EventSet events;
+    RangeGuard guard;
+    Gather gather;
+    std::vector<std::byte> scratch;  ///< Receives; 256 KiB stay in the second-level cache.
+    std::size_t pass_bytes = 0;      ///< Moved in this pass.
+    std::uint64_t attempts = 0;      ///< Connections started, for Hello::attempt.
+    std::minstd_rand random;         ///< Jitter only.
+};
+
+}  // namespace troupe::tcp

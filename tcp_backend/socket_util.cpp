@@ -1,0 +1,38 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "tcp_backend/events.h"
+
+namespace troupe::tcp {
+
+void tuneSocket(int fd, std::uint64_t buffer_bytes) {
+    // None of these can fail on a TCP socket in a way that matters: they only tune.
+    const int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    // A peer whose host is gone is found after about 30 s of silence (idle + 3 probes), without any work on it.
+    const int idle_s = 15;
+    const int interval_s = 5;
+    const int probes = 3;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    if (buffer_bytes != 0) {
+        const int size = static_cast<int>(std::min<std::uint64_t>(buffer_bytes, INT_MAX / 2));
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+    }
+}
+
+void closeAbruptly(UniqueFd& fd) {
+    if (!fd) return;
+    const linger now{1, 0};
+    setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    fd.reset();
+}
+
+}  // namespace troupe::tcp

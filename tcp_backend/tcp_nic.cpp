@@ -1,0 +1,190 @@
+#include "tcp_backend/tcp_nic.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace troupe::tcp {
+
+namespace {
+
+constexpr std::size_t kMaxPaths = 1u << 16;
+
+/// With checksums a request's whole payload is summed up before its header goes out, so requests stay short.
+constexpr std::uint64_t kMaxCrcSlice = 1u << 20;
+
+}  // namespace
+
+Result<std::unique_ptr<TcpNic>> TcpNic::create(const TransportContext& context, std::uint32_t index,
+                                               UniqueFd listener) {
+    std::unique_ptr<TcpNic> nic(new TcpNic(context, index, std::move(listener)));
+    if (const Status status = nic->shared_.events.open(); !status) return status;
+    if (const Status status = nic->shared_.events.add(nic->listener_, EPOLLIN); !status) return status;
+    return nic;
+}
+
+TcpNic::TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd listener)
+    : shared_(context.config, context.regions, context.incarnation, context.log) {
+    shared_.name = "tcp" + std::to_string(index);
+    shared_.index = index;
+    std::uint32_t seed = 0;
+    std::memcpy(&seed, context.incarnation.bytes.data(), sizeof seed);
+    shared_.random.seed(seed + index);
+    listener_.fd = std::move(listener);
+
+    const Config& config = context.config;
+    info_.name = shared_.name;
+    info_.transport = "tcp";
+    info_.slice_bytes = std::min(config.slice_bytes, config.tcp_crc ? kMaxCrcSlice : kMaxRequestBytes);
+    info_.merge_bytes = info_.slice_bytes;
+    info_.window_bytes = std::max(config.tcp_window_bytes, info_.slice_bytes);
+    info_.window_requests = std::max(config.tcp_window_requests, 1u);
+}
+
+TcpNic::~TcpNic() = default;
+
+Result<PathId> TcpNic::openPath(std::shared_ptr<const Peer> peer) {
+    if (!peer || !peer->desc) return {Code::InvalidArgument, "openPath needs a peer with a descriptor"};
+    const SegmentDesc& desc = *peer->desc;
+    if (desc.incarnation.isNull())
+        return {Code::TransportMissing, "segment '" + peer->name + "' names no incarnation: not a Troupe engine"};
+    const std::uint16_t port =
+        desc.lane_ports.empty() ? desc.tcp_data_port : desc.lane_ports[shared_.index % desc.lane_ports.size()];
+    if (port == 0) return {Code::TransportMissing, "segment '" + peer->name + "' has no TCP data port"};
+    const auto address = SocketAddress::fromNumeric(peer->host, port);
+    if (!address.isOk()) return address.status().withContext("segment '" + peer->name + "'");
+
+    auto slot = static_cast<std::size_t>(std::find(paths_.begin(), paths_.end(), nullptr) - paths_.begin());
+    if (slot == kMaxPaths) return {Code::ResourceExhausted, shared_.name + " has 65536 paths already"};
+    // A path takes the lowest lane numbers that no living path to the same process has: when it follows a closed one,
+    // the peer sees its lanes as successors and drops what the closed one left behind.
+    std::uint32_t block = 0;
+    const auto taken = [&](const std::unique_ptr<Path>& other) {
+        return other && other->block == block && other->state.peer->desc->incarnation == desc.incarnation;
+    };
+    while (std::any_of(paths_.begin(), paths_.end(), taken)) ++block;
+
+    if (slot == paths_.size()) {
+        paths_.emplace_back();
+        slot_uses_.push_back(0);
+    }
+    auto path = std::make_unique<Path>();
+    path->state.peer = std::move(peer);
+    path->state.address = *address;
+    path->id = static_cast<PathId>((slot_uses_[slot]++ & 0xffff) << 16 | slot);
+    path->block = block;
+    const std::uint32_t lanes = std::max(shared_.config.tcp_lanes, 1u);
+    for (std::uint32_t i = 0; i < lanes; ++i) {
+        path->lanes.push_back(std::make_unique<Lane>(shared_, path->state, block * lanes + i));
+        enlist(*path->lanes.back());
+    }
+    const PathId id = path->id;
+    paths_[slot] = std::move(path);
+    return id;
+}
+
+TcpNic::Path* TcpNic::find(PathId id) {
+    const std::size_t slot = id & 0xffff;
+    return slot < paths_.size() && paths_[slot] && paths_[slot]->id == id ? paths_[slot].get() : nullptr;
+}
+
+void TcpNic::closePath(PathId id, const Status& cause) {
+    Path* path = find(id);
+    if (!path) return;
+    for (const auto& lane : path->lanes) {
+        lane->end(cause, false, failures_);
+        forget(*lane);
+    }
+    paths_[id & 0xffff].reset();
+}
+
+void TcpNic::resetPath(PathId id, const Status& cause) {
+    Path* path = find(id);
+    if (!path) return;
+    for (const auto& lane : path->lanes) {
+        lane->end(cause, true, failures_);
+        forget(*lane);
+    }
+}
+
+void TcpNic::forget(const Lane& lane) {
+    if (lane.is_active) std::erase(active_, &lane);
+    if (lane.is_pending) std::erase(pending_, &lane);
+    const_cast<Lane&>(lane).is_active = const_cast<Lane&>(lane).is_pending = false;
+}
+
+void TcpNic::enlist(Lane& lane) {
+    if (lane.state() == Lane::State::Up) {
+        if (lane.is_active) return;
+        lane.is_active = true;
+        active_.push_back(&lane);
+    } else if (!lane.is_pending) {
+        lane.is_pending = true;
+        pending_.push_back(&lane);
+        start_pending_ = true;
+    }
+}
+
+Lane& TcpNic::leastBusy(Path& path) {
+    Lane* best = path.lanes.front().get();
+    for (std::size_t i = 1; i < path.lanes.size(); ++i)
+        if (path.lanes[i]->backlogBytes() < best->backlogBytes()) best = path.lanes[i].get();
+    return *best;
+}
+
+std::size_t TcpNic::post(PathId id, std::span<const WorkRequest> requests) {
+    Path* path = find(id);
+    std::size_t taken = 0;
+    for (const WorkRequest& request : requests) {
+        if (!path) {
+            failures_.push_back({request, {Code::StaleHandle, shared_.name + ": the path is closed"}, false, true});
+        } else if (request.length > kMaxRequestBytes) {
+            failures_.push_back({request,
+                                 {Code::InvalidArgument, shared_.name + ": a request of " +
+                                                             std::to_string(request.length) + " bytes, at most " +
+                                                             std::to_string(kMaxRequestBytes)},
+                                 false,
+                                 true});
+        } else {
+            PathState& state = path->state;
+            if (state.requests >= info_.window_requests ||
+                (state.bytes != 0 && state.bytes + request.length > info_.window_bytes))
+                break;
+            state.requests += 1;
+            state.bytes += request.length;
+            Lane& lane = leastBusy(*path);
+            lane.push(request);
+            if (!lane.is_active) enlist(lane);
+        }
+        ++taken;
+    }
+    return taken;
+}
+
+bool TcpNic::arm() {
+    if (!failures_.empty() || start_pending_) return false;
+    for (Lane* lane : active_) {
+        if (lane->hasUnsent() && !lane->isBlocked()) return false;
+        shared_.events.setInterest(*lane, lane->hasUnsent() ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    }
+    for (ServerConnection* server : hot_) {
+        std::uint32_t interest = server->isPaused() ? 0u : EPOLLIN;
+        if (server->hasUnsent()) interest |= EPOLLOUT;
+        shared_.events.setInterest(*server, interest);
+    }
+    return true;
+}
+
+bool TcpNic::servesPeerIn(const ByteRange& range) const {
+    return std::any_of(servers_.begin(), servers_.end(), [&](const auto& server) { return server->touches(range); });
+}
+
+void TcpNic::cutPeersIn(const ByteRange& range) {
+    for (const auto& server : servers_) {
+        if (!server->touches(range)) continue;
+        server->close("the memory it was working on is being unregistered");
+        anyone_closed_ = true;
+    }
+    bury();
+}
+
+}  // namespace troupe::tcp

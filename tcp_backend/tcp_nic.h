@@ -1,0 +1,92 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tcp_backend/lane.h"
+#include "tcp_backend/server_connection.h"
+#include "tcp_backend/shared.h"
+#include "transports/nic.h"
+#include "transports/transport.h"
+
+namespace troupe::tcp {
+
+/// The TCP connections of one data loop: lanes to peers, connections from peers, and the listener they come in by.
+///
+/// One owner, no lock, no blocking call. Connections with traffic are tried directly; the others are found by the
+/// epoll set, which is looked at now and then, so that a busy pass costs no system call but the transfers.
+class TcpNic final : public Nic {
+  public:
+    /// `listener`: bound and listening. Of `context` the references are kept.
+    static Result<std::unique_ptr<TcpNic>> create(const TransportContext& context, std::uint32_t index,
+                                                  UniqueFd listener);
+    ~TcpNic() override;
+
+    const NicInfo& info() const override { return info_; }
+    Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
+    void closePath(PathId path, const Status& cause) override;
+    void resetPath(PathId path, const Status& cause) override;
+    std::size_t post(PathId path, std::span<const WorkRequest> requests) override;
+    bool poll(TimePoint now, Sweep& sweep) override;
+    bool arm() override;
+    int waitFd() const override { return shared_.events.fd(); }
+    TimePoint nextDeadline() const override { return next_deadline_; }
+    bool servesPeerIn(const ByteRange& range) const override;
+    void cutPeersIn(const ByteRange& range) override;
+
+  private:
+    struct Path {
+        PathState state;
+        std::vector<std::unique_ptr<Lane>> lanes;
+        PathId id = 0;
+        std::uint32_t block = 0;  ///< Which share of the lane numbers to its target it has.
+    };
+
+    TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd listener);
+
+    Path* find(PathId id);
+    static Lane& leastBusy(Path& path);
+    void watchTimer(TimePoint when) { next_deadline_ = std::min(next_deadline_, when); }
+    /// Puts a lane that may have something to do on its list.
+    void enlist(Lane& lane);
+    void forget(const Lane& lane);
+
+    // tcp_nic_poll.cpp
+    bool startPending(TimePoint now, Sweep& sweep);
+    void runTimers(TimePoint now, Sweep& sweep);
+    bool driveLanes(TimePoint now, Sweep& sweep, bool receive);
+    bool driveServers();
+    bool lookAtEvents(TimePoint now, Sweep& sweep);
+    bool onLaneEvent(Lane& lane, std::uint32_t events, TimePoint now, Sweep& sweep);
+    bool onServerEvent(ServerConnection& connection);
+    bool acceptConnections(TimePoint now);
+    void admit(ServerConnection& connection);
+    void bury();
+
+    Shared shared_;
+    NicInfo info_;
+    Link listener_{Link::Kind::Listener};
+    TimePoint accept_again_ = kForever;  ///< The listener is ignored until then: no descriptors left.
+
+    std::vector<std::unique_ptr<Path>> paths_;           ///< By slot; null where free.
+    std::vector<std::uint32_t> slot_uses_;               ///< Makes the ids of a slot's successive paths differ.
+    std::vector<Lane*> active_;                          ///< Up, with work.
+    std::vector<Lane*> pending_;                         ///< With work or just opened, and not up.
+    bool start_pending_ = false;                         ///< One of them is new.
+    std::vector<Failure> failures_;                      ///< For the next poll.
+
+    std::vector<std::unique_ptr<ServerConnection>> servers_;
+    std::vector<ServerConnection*> hot_;                 ///< Tried in each pass.
+    std::vector<ServerConnection*> greeting_;            ///< In the order they came, so the first ends first.
+    bool anyone_closed_ = false;                         ///< servers_ holds a closed one.
+
+    TimePoint next_deadline_ = kForever;
+    unsigned passes_ = 0;                                ///< Since the epoll set was looked at.
+    std::size_t turn_ = 0;                               ///< Who goes first; moves on each pass.
+    std::array<epoll_event, 128> events_{};
+};
+
+}  // namespace troupe::tcp

@@ -1,0 +1,261 @@
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "tcp_backend/tcp_nic.h"
+
+namespace troupe::tcp {
+
+namespace {
+
+/// Passes between two looks at the epoll set while there is traffic: a look costs about as much as a receive.
+constexpr unsigned kPassesPerLook = 16;
+/// Passes without anything after which a connection is left to the epoll set: some dozen microseconds.
+constexpr unsigned kIdlePasses = 64;
+/// With more busy connections than this the epoll set tells which are worth a receive.
+constexpr std::size_t kMostDirect = 8;
+/// Connections accepted in one pass.
+constexpr int kAcceptsPerPass = 16;
+/// Pause after the system refused a descriptor for a new connection.
+constexpr std::chrono::milliseconds kAcceptPause{100};
+
+}  // namespace
+
+bool TcpNic::poll(TimePoint now, Sweep& sweep) {
+    bool moved = false;
+    shared_.pass_bytes = 0;
+    if (start_pending_ && startPending(now, sweep)) moved = true;
+    if (now >= next_deadline_) {
+        runTimers(now, sweep);
+        moved = true;
+    }
+    const bool direct = active_.size() + hot_.size() <= kMostDirect;
+    ++passes_;
+    if (!direct || passes_ >= kPassesPerLook || (active_.empty() && hot_.empty())) {
+        passes_ = 0;
+        if (lookAtEvents(now, sweep)) moved = true;
+    }
+    // Who comes first alternates, since the first may use up the pass.
+    ++turn_;
+    if ((turn_ & 1) != 0) {
+        if (driveLanes(now, sweep, direct)) moved = true;
+        if (driveServers()) moved = true;
+    } else {
+        if (driveServers()) moved = true;
+        if (driveLanes(now, sweep, direct)) moved = true;
+    }
+    if (!failures_.empty()) {
+        sweep.failed.insert(sweep.failed.end(), std::make_move_iterator(failures_.begin()),
+                            std::make_move_iterator(failures_.end()));
+        failures_.clear();
+        moved = true;
+    }
+    if (anyone_closed_) bury();
+    return moved;
+}
+
+bool TcpNic::startPending(TimePoint now, Sweep& sweep) {
+    start_pending_ = false;
+    bool moved = false;
+    for (Lane* lane : pending_) {
+        if (lane->state() != Lane::State::Idle) continue;
+        lane->start(now, sweep.failed);
+        if (lane->state() != Lane::State::Idle) moved = true;
+        watchTimer(lane->deadline());
+    }
+    // What failed at once, or was opened during a back-off, waits for the next post.
+    std::erase_if(pending_, [](Lane* lane) {
+        lane->is_pending = lane->state() != Lane::State::Idle || lane->hasWork();
+        return !lane->is_pending;
+    });
+    return moved;
+}
+
+void TcpNic::runTimers(TimePoint now, Sweep& sweep) {
+    next_deadline_ = kForever;
+    for (Lane* lane : pending_) {
+        lane->onTimer(now, sweep.failed);
+        watchTimer(lane->deadline());
+    }
+    std::erase_if(pending_, [](Lane* lane) {
+        lane->is_pending = lane->state() != Lane::State::Idle || lane->hasWork();
+        return !lane->is_pending;
+    });
+    for (ServerConnection* server : greeting_) {
+        if (server->state() != ServerConnection::State::Greeting) continue;
+        if (now < server->deadline()) {
+            watchTimer(server->deadline());
+            break;  // Later ones have later deadlines.
+        }
+        server->close("its greeting did not come in time");
+        anyone_closed_ = true;
+    }
+    if (now >= accept_again_) {
+        accept_again_ = kForever;
+        shared_.events.setInterest(listener_, EPOLLIN);
+    }
+    watchTimer(accept_again_);
+}
+
+bool TcpNic::driveLanes(TimePoint now, Sweep& sweep, bool receive) {
+    bool moved = false;
+    bool anyone_left = false;
+    const std::size_t count = active_.size();
+    for (std::size_t i = 0; i < count; ++i) {
+        if (shared_.pass_bytes >= kNicPassBytes) break;
+        Lane& lane = *active_[(turn_ / 2 + i) % count];
+        const bool awaits = lane.awaitsAnswer();
+        if (lane.hasUnsent() && lane.send(now, sweep.failed)) moved = true;
+        // What was sent just now cannot be answered yet.
+        if (receive && awaits && lane.state() == Lane::State::Up && lane.receive(now, sweep)) moved = true;
+        if (lane.state() != Lane::State::Up || !lane.hasWork()) anyone_left = true;
+    }
+    if (anyone_left)
+        std::erase_if(active_, [&](Lane* lane) {
+            lane->is_active = lane->state() == Lane::State::Up && lane->hasWork();
+            if (!lane->is_active) shared_.events.setInterest(*lane, EPOLLIN);
+            return !lane->is_active;
+        });
+    return moved;
+}
+
+bool TcpNic::driveServers() {
+    bool moved = false;
+    bool anyone_cold = false;
+    const bool direct = active_.size() + hot_.size() <= kMostDirect;
+    const std::size_t count = hot_.size();
+    for (std::size_t i = 0; i < count; ++i) {
+        if (shared_.pass_bytes >= kNicPassBytes) break;
+        ServerConnection& server = *hot_[(turn_ / 2 + i) % count];
+        if (server.state() != ServerConnection::State::Serving) continue;
+        const bool worth_a_try = direct || server.hasUnsent();  // Otherwise the epoll set tells, and resets the count.
+        if (worth_a_try && server.serve()) {
+            moved = true;
+            server.idle_passes = 0;
+            if (server.state() == ServerConnection::State::Closed) anyone_closed_ = true;
+        } else if (++server.idle_passes >= kIdlePasses && !server.hasUnsent()) {
+            anyone_cold = true;
+        }
+    }
+    if (anyone_cold)
+        std::erase_if(hot_, [&](ServerConnection* server) {
+            if (server->idle_passes < kIdlePasses || server->hasUnsent()) return false;
+            server->is_hot = false;
+            shared_.events.setInterest(*server, EPOLLIN);
+            return true;
+        });
+    return moved;
+}
+
+bool TcpNic::lookAtEvents(TimePoint now, Sweep& sweep) {
+    bool moved = false;
+    for (const epoll_event& event : shared_.events.ready(events_)) {
+        Link& link = *static_cast<Link*>(event.data.ptr);
+        if (!link.fd) continue;  // Closed by an earlier one of these events.
+        switch (link.kind) {
+            case Link::Kind::Listener:
+                if (acceptConnections(now)) moved = true;
+                break;
+            case Link::Kind::Lane:
+                if (onLaneEvent(static_cast<Lane&>(link), event.events, now, sweep)) moved = true;
+                break;
+            case Link::Kind::Server:
+                if (onServerEvent(static_cast<ServerConnection&>(link))) moved = true;
+                break;
+        }
+    }
+    return moved;
+}
+
+bool TcpNic::onLaneEvent(Lane& lane, std::uint32_t events, TimePoint now, Sweep& sweep) {
+    if (lane.state() == Lane::State::Up) {
+        if ((events & ~EPOLLOUT) == 0) return false;  // driveLanes sends.
+        return lane.receive(now, sweep);
+    }
+    const bool moved = lane.advance(now, sweep.failed);
+    watchTimer(lane.deadline());
+    if (lane.state() == Lane::State::Up || lane.state() == Lane::State::Idle) {
+        std::erase(pending_, &lane);
+        lane.is_pending = false;
+        if (lane.hasWork()) enlist(lane);
+    }
+    return moved;
+}
+
+bool TcpNic::onServerEvent(ServerConnection& connection) {
+    using State = ServerConnection::State;
+    bool moved = false;
+    if (connection.state() == State::Greeting) {
+        moved = connection.receiveHello();
+        if (connection.state() == State::Greeted) admit(connection);
+        if (connection.state() != State::Greeting) std::erase(greeting_, &connection);
+    } else if (connection.state() == State::Serving) {
+        moved = connection.serve();
+    }
+    if (connection.state() == State::Closed) {
+        anyone_closed_ = true;
+    } else if (connection.state() == State::Serving && !connection.is_hot) {
+        connection.is_hot = true;
+        hot_.push_back(&connection);
+    }
+    connection.idle_passes = 0;
+    return moved;
+}
+
+bool TcpNic::acceptConnections(TimePoint now) {
+    bool moved = false;
+    for (int i = 0; i < kAcceptsPerPass; ++i) {
+        UniqueFd fd(accept4(listener_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        if (!fd) {
+            if (errno == EINTR || errno == ECONNABORTED) continue;
+            if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+            shared_.log->warn("{}: no new connections for {} ms: {}", shared_.name, kAcceptPause.count(),
+                              errnoStatus(Code::ResourceExhausted, "accept", errno).message());
+            shared_.events.setInterest(listener_, 0);
+            accept_again_ = now + kAcceptPause;
+            watchTimer(accept_again_);
+            break;
+        }
+        moved = true;
+        if (servers_.size() >= shared_.config.tcp_max_connections) {
+            shared_.log->debug("{}: connection refused: there are {} already", shared_.name, servers_.size());
+            continue;
+        }
+        tuneSocket(fd.get(), shared_.config.tcp_socket_buffer);
+        const TimePoint deadline = saturatedAdd(now, shared_.config.handshake_timeout);
+        auto server = std::make_unique<ServerConnection>(shared_, std::move(fd), deadline);
+        if (!shared_.events.add(*server, EPOLLIN)) continue;
+        watchTimer(deadline);
+        greeting_.push_back(server.get());
+        servers_.push_back(std::move(server));
+    }
+    return moved;
+}
+
+void TcpNic::admit(ServerConnection& connection) {
+    const Hello& hello = connection.hello();
+    if (hello.target != shared_.incarnation) return connection.answerHello(Code::StaleIncarnation);
+    for (const auto& other : servers_) {
+        if (other.get() == &connection || other->state() != ServerConnection::State::Serving ||
+            !(other->hello().lane == hello.lane))
+            continue;
+        if (other->hello().attempt > hello.attempt) return connection.answerHello(Code::StaleHandle);
+        // Before the reply, so that nothing the old connection still holds is applied once the new one has work.
+        other->close("the initiator opened its successor");
+        anyone_closed_ = true;
+    }
+    connection.answerHello(Code::Ok);
+}
+
+void TcpNic::bury() {
+    const auto closed = [](const ServerConnection* server) {
+        return server->state() == ServerConnection::State::Closed;
+    };
+    std::erase_if(hot_, closed);
+    std::erase_if(greeting_, closed);
+    std::erase_if(servers_, [&](const auto& server) { return closed(server.get()); });
+    anyone_closed_ = false;
+}
+
+}  // namespace troupe::tcp

@@ -1,0 +1,49 @@
+#include "tcp_backend/tcp_transport.h"
+
+#include <algorithm>
+
+namespace troupe::tcp {
+
+namespace {
+
+/// Connections the kernel completes before the loop accepts them; the kernel cuts it to net.core.somaxconn.
+constexpr int kBacklog = 512;
+
+}  // namespace
+
+Status TcpTransport::install(const TransportContext& context) {
+    const auto address = SocketAddress::fromNumeric(context.bind_host, 0);
+    if (!address.isOk()) return address.status().withContext("tcp");
+    std::vector<PlacedNic> nics;
+    std::vector<std::uint16_t> ports;
+    for (unsigned loop = 0; loop < std::max(context.data_loops, 1u); ++loop) {
+        auto listener = listenOn(*address, kBacklog);
+        if (!listener.isOk()) return listener.status().withContext("tcp");
+        const auto bound = SocketAddress::local(listener->get());
+        if (!bound.isOk()) return bound.status().withContext("tcp");
+        auto nic = TcpNic::create(context, loop, std::move(*listener));
+        if (!nic.isOk()) return nic.status().withContext("tcp");
+        ports.push_back(bound->port());
+        nics.push_back({loop, std::move(*nic)});
+    }
+    nics_ = std::move(nics);
+    ports_ = std::move(ports);
+    return {};
+}
+
+void TcpTransport::describe(SegmentDesc& desc) const {
+    if (ports_.empty()) return;
+    desc.transports.push_back(name());
+    desc.lane_ports = ports_;
+    desc.tcp_data_port = ports_.front();
+}
+
+Status TcpTransport::reaches(const SegmentDesc& peer) const {
+    if (std::find(peer.transports.begin(), peer.transports.end(), name()) == peer.transports.end())
+        return {Code::TransportMissing, "segment '" + peer.name + "' does not serve tcp"};
+    if (peer.lane_ports.empty() && peer.tcp_data_port == 0)
+        return {Code::TransportMissing, "segment '" + peer.name + "' serves tcp but names no data port"};
+    return {};
+}
+
+}  // namespace troupe::tcp

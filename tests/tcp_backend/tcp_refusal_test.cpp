@@ -1,0 +1,181 @@
+#include <sys/mman.h>
+
+#include "tcp_pair.h"
+
+namespace troupe::tcp::testing {
+namespace {
+
+class TcpRefusal : public ::testing::Test {
+  protected:
+    TcpRefusal() : memory(3 * kPiece, 'x'), local(noise(64u << 10)) {
+        base = memory.data();
+        pair.b.registerMemory(base, kPiece);
+        pair.b.registerMemory(base + kPiece, kPiece);
+    }
+
+    void refused(const WorkRequest& one, Code code) {
+        pair.a.sweep.clear();
+        pair.run({one});
+        const Failure& failure = pair.failure();
+        EXPECT_EQ(failure.cause.code(), code) << failure.cause.toString();
+        EXPECT_FALSE(failure.retryable);
+        EXPECT_TRUE(failure.quiesced);
+        EXPECT_EQ(failure.request.remote, one.remote);
+        EXPECT_NE(failure.cause.message().find("'b'"), std::string::npos) << failure.cause.message();
+        EXPECT_NE(failure.cause.message().find("tcp0"), std::string::npos) << failure.cause.message();
+        // The connection lives on, and the next request is understood.
+        pair.a.sweep.clear();
+        pair.run({write(local.data(), base, 100), read(local.data() + 1000, base, 100)});
+        EXPECT_EQ(pair.completed(), 2u);
+    }
+    void accepted(const WorkRequest& one) {
+        pair.a.sweep.clear();
+        pair.run({one});
+        EXPECT_EQ(pair.completed(), 1u) << pair.failure().cause.toString();
+    }
+
+    static constexpr std::size_t kPiece = 64u << 10;
+    Pair pair;
+    std::vector<char> memory;
+    std::vector<char> local;
+    char* base = nullptr;
+};
+
+TEST_F(TcpRefusal, UnregisteredMemoryIsNotTouched) {
+    char* outside = base + 2 * kPiece;
+    for (const std::size_t length : {1, 100, 16384, 65536}) {
+        refused(write(local.data(), outside, length), Code::AddressNotRegistered);
+        refused(read(local.data(), outside, length), Code::AddressNotRegistered);
+    }
+    EXPECT_EQ(memory[2 * kPiece], 'x');
+    refused(read(local.data(), nullptr, 8), Code::AddressNotRegistered);
+}
+
+TEST_F(TcpRefusal, TouchingRegionsCountAsOne) {
+    accepted(write(local.data(), base + kPiece - 10, 20));
+    EXPECT_EQ(std::memcmp(local.data(), base + kPiece - 10, 20), 0);
+    accepted(read(local.data(), base + 100, kPiece));
+}
+
+TEST_F(TcpRefusal, EveryEdgeIsExact) {
+    accepted(write(local.data(), base, 1));
+    accepted(write(local.data(), base + 2 * kPiece - 1, 1));
+    accepted(read(local.data(), base + kPiece, kPiece));
+    refused(write(local.data(), base + 2 * kPiece - 1, 2), Code::AddressNotRegistered);
+    refused(read(local.data(), base + 2 * kPiece, 1), Code::AddressNotRegistered);
+    refused(write(local.data(), base - 1, 1), Code::AddressNotRegistered);
+    refused(read(local.data(), base - 1, 2), Code::AddressNotRegistered);
+    refused(write(local.data(), base + kPiece + 1, kPiece), Code::AddressNotRegistered);
+    EXPECT_EQ(memory[2 * kPiece], 'x');
+}
+
+TEST_F(TcpRefusal, LocalOnlyMemoryIsNotRemote) {
+    std::vector<char> secret(4096, 's');
+    pair.b.registerMemory(secret.data(), secret.size(), false);
+    refused(write(local.data(), secret.data(), 8), Code::AccessDenied);
+    refused(read(local.data(), secret.data() + 1000, 8), Code::AccessDenied);
+    EXPECT_EQ(secret, std::vector<char>(4096, 's'));
+}
+
+TEST_F(TcpRefusal, ARangeThatWrapsIsInvalid) {
+    refused(read(local.data(), reinterpret_cast<void*>(UINT64_MAX - 3), 8), Code::InvalidArgument);
+    refused(write(local.data(), reinterpret_cast<void*>(UINT64_MAX), 60000), Code::InvalidArgument);
+}
+
+TEST_F(TcpRefusal, AnOversizedRequestFailsAtThePost) {
+    pair.a.sweep.clear();
+    pair.run({read(local.data(), base, kMaxRequestBytes + 1)});
+    EXPECT_EQ(pair.failure().cause.code(), Code::InvalidArgument);
+    EXPECT_FALSE(pair.failure().retryable);
+    pair.a.sweep.clear();
+    pair.run({write(local.data(), base, UINT64_MAX)});
+    EXPECT_EQ(pair.failure().cause.code(), Code::InvalidArgument);
+}
+
+TEST_F(TcpRefusal, RefusalsAmongGoodRequestsHitOnlyThemselves) {
+    std::vector<WorkRequest> requests;
+    for (std::uint64_t i = 0; i < 300; ++i) {
+        char* at = i % 3 == 1 ? base + 2 * kPiece : base + i * 100;
+        requests.push_back(request(i % 2 ? Opcode::Read : Opcode::Write, local.data() + i * 100, at, 100, i));
+    }
+    pair.run(requests);
+    EXPECT_EQ(pair.completed(), 200u);
+    ASSERT_EQ(pair.a.sweep.failed.size(), 100u);
+    for (const auto& failure : pair.a.sweep.failed) EXPECT_EQ(failure.request.cookie % 3, 1u);
+}
+
+TEST_F(TcpRefusal, ARegionThatGoesInMidWriteIsNotWrittenAnyMore) {
+    std::vector<char> target(8u << 20, 'x');
+    auto source = noise(target.size());
+    pair.b.registerMemory(target.data(), target.size());
+    const ByteRange range{reinterpret_cast<std::uint64_t>(target.data()), target.size()};
+    const auto one = write(source.data(), target.data(), source.size());
+    ASSERT_EQ(pair.a.nic->post(pair.path, {&one, 1}), 1u);
+    ASSERT_TRUE(pair.pump([&] { return pair.b.nic->servesPeerIn(range); }));
+    const auto closing = pair.b.table.beginRemoval(range.addr);
+    ASSERT_TRUE(closing.isOk());
+    ASSERT_TRUE(pair.pump([&] { return !pair.b.nic->servesPeerIn(range); }));
+    const std::vector<char> then = target;
+    EXPECT_EQ(then.back(), 'x');
+    pair.b.table.remove(closing->id);
+    ASSERT_TRUE(pair.pump([&] { return pair.ended() == 1; }));
+    EXPECT_EQ(pair.failure().cause.code(), Code::AddressNotRegistered) << pair.failure().cause.toString();
+    EXPECT_EQ(target, then);
+    accepted(write(local.data(), base, 100));
+}
+
+TEST_F(TcpRefusal, AnotherRegionsChangeDoesNotDisturbAWrite) {
+    std::vector<char> target(8u << 20, 'x');
+    auto source = noise(target.size());
+    pair.b.registerMemory(target.data(), target.size());
+    const ByteRange range{reinterpret_cast<std::uint64_t>(target.data()), target.size()};
+    const auto one = write(source.data(), target.data(), source.size());
+    ASSERT_EQ(pair.a.nic->post(pair.path, {&one, 1}), 1u);
+    ASSERT_TRUE(pair.pump([&] { return pair.b.nic->servesPeerIn(range); }));
+    std::vector<char> other(100);
+    pair.b.registerMemory(other.data(), other.size());
+    ASSERT_TRUE(pair.pump([&] { return pair.ended() == 1; }));
+    EXPECT_EQ(pair.completed(), 1u);
+    EXPECT_EQ(source, target);
+}
+
+TEST_F(TcpRefusal, CuttingEndsWorkInARangeAndOnlyThere) {
+    std::vector<char> target(8u << 20, 'x');
+    auto source = noise(target.size());
+    pair.b.registerMemory(target.data(), target.size());
+    const ByteRange range{reinterpret_cast<std::uint64_t>(target.data()), target.size()};
+    for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+        pair.a.sweep.clear();
+        const auto one = request(opcode, source.data(), target.data(), source.size());
+        ASSERT_EQ(pair.a.nic->post(pair.path, {&one, 1}), 1u);
+        ASSERT_TRUE(pair.pump([&] { return pair.b.nic->servesPeerIn(range); }));
+        EXPECT_FALSE(pair.b.nic->servesPeerIn({range.end(), 100}));
+        EXPECT_FALSE(pair.b.nic->servesPeerIn({reinterpret_cast<std::uint64_t>(base), kPiece}));
+        pair.b.nic->cutPeersIn({reinterpret_cast<std::uint64_t>(base), kPiece});
+        EXPECT_TRUE(pair.b.nic->servesPeerIn(range));
+        pair.b.nic->cutPeersIn({range.addr + 5, 1});
+        EXPECT_FALSE(pair.b.nic->servesPeerIn(range));
+        ASSERT_TRUE(pair.pump([&] { return pair.ended() == 1; }));
+        EXPECT_EQ(pair.failure().cause.code(), Code::ConnectionLost) << pair.failure().cause.toString();
+        EXPECT_TRUE(pair.failure().retryable);
+        EXPECT_TRUE(pair.failure().quiesced);
+        accepted(write(local.data(), base, 100));
+    }
+}
+
+TEST_F(TcpRefusal, AnUnreadableSourceFailsOnlyItsRequestForGood) {
+    void* bad = mmap(nullptr, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(bad, MAP_FAILED);
+    pair.run({write(bad, base, 65536, 7), write(local.data(), base, 100, 8)});
+    bool seen = false;
+    for (const auto& failure : pair.a.sweep.failed) {
+        EXPECT_EQ(failure.retryable, failure.request.cookie == 8) << failure.cause.toString();
+        seen = seen || failure.request.cookie == 7;
+    }
+    EXPECT_TRUE(seen);
+    accepted(write(local.data(), base, 100));
+    munmap(bad, 65536);
+}
+
+}  // namespace
+}  // namespace troupe::tcp::testing
