@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <thread>
 #include <utility>
@@ -272,6 +273,32 @@ Status BatchTable::free(BatchID id) {
     live_.fetch_sub(1, std::memory_order_relaxed);
     pushFree(index);
     return Status::ok();
+}
+
+bool BatchTable::anyRunning() const {
+    const std::uint32_t used = std::min(used_.load(std::memory_order_acquire), max_batches_);
+    for (std::uint32_t i = 0; i < used; ++i) {
+        const Batch* batch = slot(i);
+        if (batch != nullptr && !batch->done()) return true;
+    }
+    return false;
+}
+
+void BatchTable::endAll(const Status& cause) {
+    const std::uint32_t used = std::min(used_.load(std::memory_order_acquire), max_batches_);
+    for (std::uint32_t i = 0; i < used; ++i) {
+        Batch* batch = slot(i);
+        if (batch == nullptr || batch->done()) continue;
+        std::uint32_t ended = 0;
+        for (std::uint32_t t = 0; t < batch->claimed(); ++t) {
+            Task& task = batch->task(t);
+            if (task.status(std::memory_order_acquire) != TransferStatusEnum::PENDING) continue;
+            task.error = cause;
+            batch->publishTerminal(t, TransferStatusEnum::CANCELED);
+            ++ended;
+        }
+        if (ended != 0) batch->finished(ended);
+    }
 }
 
 }  // namespace troupe

@@ -143,6 +143,11 @@ class BatchTable {
     };
     Pinned find(BatchID id) const;
 
+    /// Ends every task that is not terminal as CANCELED with `cause`. For an engine whose trackers are gone.
+    void endAll(const Status& cause);
+    /// True while a task of any batch is not terminal.
+    bool anyRunning() const;
+
     std::uint32_t live() const { return live_.load(std::memory_order_relaxed); }
 
   private:

@@ -33,7 +33,7 @@ TrackerLogic::TrackerLogic(std::uint32_t index, std::uint32_t loop, const Regist
 
 void TrackerLogic::onWorkerJoined(const WorkerJoined& worker) {
     if (workers_.size() <= worker.index) workers_.resize(worker.index + 1);
-    workers_[worker.index] = Worker{worker.nic, worker.same_address_space, worker.loop};
+    workers_[worker.index] = Worker{worker.nic, worker.loop};
 }
 
 void TrackerLogic::onUsePeer(const UsePeer& use) {
@@ -220,7 +220,7 @@ Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
 
     const ByteRange local{reinterpret_cast<std::uint64_t>(flight.local), flight.length};
     const ByteRange remote{flight.remote, flight.length};
-    if (worker.same_address_space && !remote.wraps() && local.overlaps(remote)) {
+    if (worker.nic.same_address_space && !remote.wraps() && local.overlaps(remote)) {
         flight.whole = true;
     } else if (flight.length > worker.nic.slice_bytes) {
         const std::uint64_t piece = std::max(worker.nic.slice_bytes, worker.nic.window_bytes / kFlightsPerWindow);

@@ -52,7 +52,6 @@ class TrackerLogic {
   private:
     struct Worker {
         NicInfo nic;
-        bool same_address_space = false;
         std::uint32_t loop = 0;
     };
     struct Path {

@@ -157,6 +157,19 @@ void WorkerLogic::failRequest(const WorkRequest& request, const Status& cause, b
     settle(out, 1, 0);
 }
 
+void WorkerLogic::abandon(const Status& cause) {
+    // The Nic's end proves that nothing touches a buffer any more; only then are the tasks told.
+    nic_.reset();
+    for (std::uint32_t i = 0; i < out_.size(); ++i) {
+        Out& entry = out_[i];
+        if (entry.requests == 0) continue;
+        reportFor(entry.tracker).failed.push_back({entry.flight, entry.peer, cause, false, true});
+        settle(i, entry.requests, 0);
+    }
+    sendReports();
+    for (const AwaitPeersIdle& wait : waits_) wait.reply();
+}
+
 SliceReport& WorkerLogic::reportFor(std::uint32_t tracker) {
     if (reports_.size() <= tracker) reports_.resize(tracker + 1);
     return reports_[tracker];

@@ -37,6 +37,9 @@ class WorkerLogic {
     /// The next time poll must run although nothing is ready.
     TimePoint nextDeadline() const;
 
+    /// Ends the Nic and reports everything that was with it as failed. Nothing may be called afterwards.
+    void abandon(const Status& cause);
+
     const Nic& nic() const { return *nic_; }
 
   private:
@@ -45,7 +48,7 @@ class WorkerLogic {
         Flight flight;
         std::uint32_t tracker = 0;
         std::uint32_t peer = 0;
-        std::uint32_t requests = 0;  ///< Work requests not ended.
+        std::uint32_t requests = 0;  ///< Work requests not ended; 0: the slot is free.
         std::uint64_t bytes = 0;     ///< Arrived.
     };
     struct PeerPath {

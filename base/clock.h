@@ -12,9 +12,11 @@ using Duration = Clock::duration;
 /// "No deadline".
 inline constexpr TimePoint kForever = TimePoint::max();
 
-/// `start + span`, saturated at kForever.
-inline TimePoint saturatedAdd(TimePoint start, Duration span) {
-    return span >= kForever - start ? kForever : start + span;
+/// `start + span`, where a span of a century or more (microseconds::max() among them) means kForever.
+template <class Rep, class Period>
+TimePoint saturatedAdd(TimePoint start, std::chrono::duration<Rep, Period> span) {
+    constexpr std::chrono::hours kCentury{24 * 365 * 100};
+    return span >= kCentury ? kForever : start + std::chrono::duration_cast<Duration>(span);
 }
 
 }  // namespace troupe

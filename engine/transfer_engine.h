@@ -145,6 +145,12 @@ class TransferEngine {
     ActorApi* actorApi();
 
   private:
+    friend class ActorApi;
+    Status start(std::unique_ptr<MetadataStore> store);
+    void stop();
+    /// submitTransfer that calls `on_done` on a loop's turn when the batch ends.
+    Status submit(BatchID batch, const std::vector<TransferRequest>& requests, std::function<void(BatchID)> on_done);
+
     std::unique_ptr<EngineCore> core_;
 };
 

@@ -102,7 +102,6 @@ struct WorkerJoined {
     std::uint32_t index = 0;
     caf::actor worker;
     NicInfo nic;
-    bool same_address_space = false;  ///< The Nic copies inside this process; overlapping ranges must not be cut.
     std::uint32_t loop = 0;
 };
 
@@ -110,7 +109,7 @@ struct WorkerJoined {
 struct AwaitSourceIdle {
     ByteRange range;
     TimePoint deadline;
-    std::function<void(std::vector<BatchID>)> reply;  ///< Empty, or the batches still using it at the deadline.
+    std::function<void(const std::vector<BatchID>&)> reply;  ///< Empty, or the batches still using it at the deadline.
 };
 
 /// Engine -> workers: answer once no peer is using `range`; at the deadline cut them off, then answer.

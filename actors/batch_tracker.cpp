@@ -1,0 +1,63 @@
+#include "actors/batch_tracker.h"
+
+#include <caf/behavior.hpp>
+
+#include <utility>
+
+#include "messages/control_plane.h"
+
+namespace troupe {
+
+BatchTracker::BatchTracker(caf::actor_config& config, Loop& loop, std::uint32_t index, const RegistrationTable& regions,
+                           const BatchTable& batches, caf::actor directory, Logger log)
+    : HostedActor(config, loop, std::move(log)),
+      batches_(batches),
+      directory_(std::move(directory)),
+      logic_(index, index, regions, static_cast<TrackerOutput&>(*this)) {}
+
+caf::behavior BatchTracker::make_behavior() {
+    return {
+        [this](const SubmitTasks& submit) { logic_.onSubmit(submit, Clock::now()); },
+        [this](const SliceReport& report) {
+            last_suspect_ = UINT32_MAX;
+            logic_.onReport(report);
+        },
+        [this](const UsePeer& use) { logic_.onUsePeer(use); },
+        [this](const DropPeer& drop) { logic_.onDropPeer(drop); },
+        [this](const WorkerJoined& joined) {
+            if (workers_.size() <= joined.index) workers_.resize(joined.index + 1);
+            workers_[joined.index] = joined.worker;
+            logic_.onWorkerJoined(joined);
+        },
+        [this](const EndTasks& end) {
+            if (const auto batch = batches_.find(end.batch)) logic_.onEndTasks(end, *batch);
+        },
+        [this](const EndAll& end) { logic_.onEndAll(end); },
+        [this](const AwaitSourceIdle& wait) { logic_.onAwaitSourceIdle(wait, Clock::now()); },
+    };
+}
+
+void BatchTracker::on_exit() {
+    loop().cancelTimer(timer_);
+    workers_.clear();
+    directory_ = nullptr;
+}
+
+void BatchTracker::sendTrain(std::uint32_t worker, Train train) { send(workers_[worker], std::move(train)); }
+
+void BatchTracker::sendReset(std::uint32_t worker, ResetPath reset) { send(workers_[worker], std::move(reset)); }
+
+void BatchTracker::suspectPeer(std::uint32_t peer, const Status& cause) {
+    if (std::exchange(last_suspect_, peer) != peer) send(directory_, SuspectPeer{peer, cause});
+}
+
+void BatchTracker::wakeAt(TimePoint when) {
+    loop().cancelTimer(timer_);
+    timer_ = loop().runAt(when, [this] {
+        timer_ = 0;
+        logic_.onTimer(loop().now());
+        logic_.flush();
+    });
+}
+
+}  // namespace troupe

@@ -1,0 +1,172 @@
+#include "actors/control_server.h"
+
+#include <caf/behavior.hpp>
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/endpoint.h"
+#include "control/control_messages.h"
+#include "messages/control_plane.h"
+
+namespace troupe {
+
+namespace {
+
+// Connections taken per readiness, so that a flood of connects does not hold the loop.
+constexpr int kAcceptBurst = 32;
+
+// How long accepting rests after the process ran out of descriptors.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+// Beyond one descriptor, room for the small frames of a client.
+constexpr std::uint64_t kSmallFramesRoom = 256u << 10;
+
+}  // namespace
+
+ControlServer::ControlServer(caf::actor_config& config, Loop& loop, UniqueFd listener, Identity identity,
+                             const Config& settings, caf::actor directory, Logger log)
+    : HostedActor(config, loop, std::move(log)),
+      listener_(std::move(listener)),
+      identity_(std::move(identity)),
+      settings_(settings),
+      directory_(std::move(directory)) {}
+
+caf::behavior ControlServer::make_behavior() {
+    loop().watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { acceptAll(); });
+    return {
+        [this](const Shutdown&) {
+            const std::string farewell = Goodbye{"the engine ends"}.encode();
+            for (const ClientPtr& client : std::exchange(clients_, {}))
+                static_cast<void>(client->channel->send(farewell));
+            quit();
+        },
+    };
+}
+
+void ControlServer::on_exit() {
+    loop().cancelTimer(silence_timer_);
+    loop().cancelTimer(accept_timer_);
+    loop().unwatch(listener_.get());
+    listener_.reset();
+    clients_.clear();
+    directory_ = nullptr;
+}
+
+void ControlServer::acceptAll() {
+    for (int i = 0; i < kAcceptBurst; ++i) {
+        UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        if (!fd) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                // The listener stays readable; without a rest the loop would spin on it.
+                log_->warn("control port: cannot accept, {}", errnoStatus(Code::ResourceExhausted, "accept", errno).message());
+                loop().unwatch(listener_.get());
+                accept_timer_ = loop().runAt(loop().now() + kAcceptPause, [this] {
+                    loop().watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { acceptAll(); });
+                });
+            }
+            return;
+        }
+        const auto remote = SocketAddress::remote(fd.get());
+        if (!remote) continue;
+        if (clients_.size() >= settings_.max_control_connections) {
+            log_->warn("control port: refused {}: {} connections are open (max_control_connections)",
+                       remote->toString(), clients_.size());
+            continue;
+        }
+        auto client = std::make_shared<Client>();
+        ControlChannelOptions options;
+        options.peer = remote->toString();
+        options.handshake_timeout = settings_.handshake_timeout;
+        options.max_queued_bytes = settings_.max_descriptor_bytes + kSmallFramesRoom;
+        const std::weak_ptr<Client> weak = client;
+        ControlChannelHandlers handlers;
+        handlers.onFrame = [this, weak](ControlFrame frame) {
+            if (const auto self = weak.lock()) onFrame(self, std::move(frame));
+        };
+        handlers.onClosed = [this, weak](const Status& why) {
+            const auto self = weak.lock();
+            if (!self) return;
+            log_->debug("control connection from {} ended: {}", self->channel->peer(), why.toString());
+            remove(self);
+        };
+        client->channel =
+            std::make_unique<ControlChannel>(loop(), std::move(fd), std::move(options), std::move(handlers));
+        clients_.push_back(std::move(client));
+    }
+    if (silence_timer_ == 0 && !clients_.empty()) dropSilent();
+}
+
+void ControlServer::remove(const ClientPtr& client) { clients_.remove(client); }
+
+/// A peer pings at its keepalive interval; one that is silent for twice our time-out is gone without a word.
+void ControlServer::dropSilent() {
+    const TimePoint now = loop().now();
+    for (const ClientPtr& client : clients_)
+        if (client->greeted && now - client->channel->lastReceived() > 2 * settings_.keepalive_timeout)
+            client->channel->close(Status(Code::Timeout, "the peer is silent"));
+    silence_timer_ = 0;
+    if (!clients_.empty())
+        silence_timer_ = loop().runAt(now + settings_.keepalive_timeout, [this] { dropSilent(); });
+}
+
+void ControlServer::refuse(Client& client, const Status& why) {
+    log_->info("control connection from {} refused: {}", client.channel->peer(), why.toString());
+    if (client.channel->send(ErrorReply::from(why).encode())) client.channel->finish(why);
+}
+
+void ControlServer::onFrame(const ClientPtr& client, ControlFrame frame) {
+    if (!client->greeted) {
+        const Status greeted = greet(*client, frame);
+        if (!greeted) refuse(*client, greeted);
+        return;
+    }
+    switch (frame.type) {
+        case ControlType::Ping: {
+            const auto ping = Ping::decode(frame);
+            if (!ping) return refuse(*client, ping.status());
+            static_cast<void>(client->channel->send(Pong{ping->seq}.encode()));
+            return;
+        }
+        case ControlType::DescriptorRequest: return describe(client, frame);
+        case ControlType::Goodbye: return client->channel->close(Status(Code::ConnectionLost, "the peer said goodbye"));
+        default:
+            return refuse(*client, Status(Code::ProtocolError, controlTypeName(frame.type) + " is not a request"));
+    }
+}
+
+Status ControlServer::greet(Client& client, const ControlFrame& frame) {
+    const auto hello = Hello::decode(frame);
+    if (!hello) return hello.status();
+    if (!hello->expect.isNull() && hello->expect != identity_.incarnation)
+        return Status(Code::StaleIncarnation, "incarnation " + hello->expect.toString() +
+                                                  " does not live here any more; this is " +
+                                                  identity_.incarnation.toString());
+    client.greeted = true;
+    client.channel->handshakeDone();
+    // The version travels with the descriptor; a peer that has one asks with it.
+    return client.channel->send(HelloAck{identity_.incarnation, identity_.name, 0}.encode());
+}
+
+void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame) {
+    const auto request = DescriptorRequest::decode(frame);
+    if (!request) return refuse(*client, request.status());
+    if (client->describing)
+        return refuse(*client, Status(Code::CapacityExceeded, "a descriptor request before the last was answered"));
+    client->describing = true;
+    const std::weak_ptr<Client> weak = client;
+    send(directory_, DescribeLocal{request->known_version, [this, weak](std::shared_ptr<const std::string> json,
+                                                                       std::uint64_t) {
+        const auto self = weak.lock();
+        if (!self) return;
+        self->describing = false;
+        auto encoded = Descriptor{json ? *json : std::string()}.encode(settings_.max_descriptor_bytes);
+        if (!encoded) return refuse(*self, encoded.status());
+        static_cast<void>(self->channel->send(std::move(*encoded)));
+    }});
+}
+
+}  // namespace troupe

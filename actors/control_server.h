@@ -1,0 +1,58 @@
+#pragma once
+
+#include <list>
+#include <memory>
+#include <string>
+
+#include "actors/hosted_actor.h"
+#include "base/config.h"
+#include "base/incarnation.h"
+#include "base/unique_fd.h"
+#include "control/control_channel.h"
+
+namespace troupe {
+
+/// Answers the control port: handshake, descriptor, ping. Lives on the control loop.
+class ControlServer final : public HostedActor {
+  public:
+    struct Identity {
+        Incarnation incarnation;
+        std::string name;  ///< Of the local segment.
+    };
+
+    /// `listener` is a duplicate of the engine's: a restarted server goes on listening on the same port.
+    ControlServer(caf::actor_config& config, Loop& loop, UniqueFd listener, Identity identity, const Config& settings,
+                  caf::actor directory, Logger log);
+
+    const char* name() const override { return "troupe.control_server"; }
+
+  protected:
+    caf::behavior make_behavior() override;
+    void on_exit() override;
+
+  private:
+    struct Client {
+        std::unique_ptr<ControlChannel> channel;
+        bool greeted = false;
+        bool describing = false;  ///< A descriptor is on its way; one at a time bounds the queue.
+    };
+    using ClientPtr = std::shared_ptr<Client>;
+
+    void acceptAll();
+    void onFrame(const ClientPtr& client, ControlFrame frame);
+    Status greet(Client& client, const ControlFrame& frame);
+    void describe(const ClientPtr& client, const ControlFrame& frame);
+    void refuse(Client& client, const Status& why);
+    void remove(const ClientPtr& client);
+    void dropSilent();
+
+    UniqueFd listener_;
+    const Identity identity_;
+    const Config& settings_;
+    caf::actor directory_;
+    std::list<ClientPtr> clients_;
+    Reactor::TimerId silence_timer_ = 0;
+    Reactor::TimerId accept_timer_ = 0;
+};
+
+}  // namespace troupe

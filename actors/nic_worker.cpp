@@ -1,0 +1,34 @@
+#include "actors/nic_worker.h"
+
+#include <caf/behavior.hpp>
+
+#include <utility>
+
+namespace troupe {
+
+NicWorker::NicWorker(caf::actor_config& config, Loop& loop, std::uint32_t index, std::unique_ptr<Nic> nic,
+                     std::vector<caf::actor> trackers, Logger log)
+    : HostedActor(config, loop, std::move(log)),
+      trackers_(std::move(trackers)),
+      logic_(std::make_unique<WorkerLogic>(index, std::move(nic), static_cast<WorkerOutput&>(*this))) {}
+
+caf::behavior NicWorker::make_behavior() {
+    loop().addPollable(this);
+    return {
+        [this](const Train& train) { logic_->onTrain(train); },
+        [this](const ResetPath& reset) { logic_->onReset(reset); },
+        [this](const UsePeer& use) { logic_->onUsePeer(use); },
+        [this](const DropPeer& drop) { logic_->onDropPeer(drop); },
+        [this](const AwaitPeersIdle& wait) { logic_->onAwaitPeersIdle(wait, Clock::now()); },
+    };
+}
+
+void NicWorker::on_exit() {
+    loop().removePollable(this);
+    logic_->abandon(Status(Code::TransportMissing, "the transport was uninstalled or the engine ended"));
+    trackers_.clear();
+}
+
+void NicWorker::sendReport(std::uint32_t tracker, SliceReport report) { send(trackers_[tracker], std::move(report)); }
+
+}  // namespace troupe

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "actors/hosted_actor.h"
+#include "actors/worker_logic.h"
+
+namespace troupe {
+
+/// The actor around a WorkerLogic: owns one Nic and polls it on its loop.
+class NicWorker final : public HostedActor, private Pollable, private WorkerOutput {
+  public:
+    NicWorker(caf::actor_config& config, Loop& loop, std::uint32_t index, std::unique_ptr<Nic> nic,
+              std::vector<caf::actor> trackers, Logger log);
+
+    const char* name() const override { return "troupe.nic_worker"; }
+
+  protected:
+    caf::behavior make_behavior() override;
+    void on_exit() override;
+
+  private:
+    bool poll(TimePoint now) override { return logic_->poll(now); }
+    bool arm() override { return logic_->arm(); }
+    int waitFd() const override { return logic_->nic().waitFd(); }
+    TimePoint nextDeadline() const override { return logic_->nextDeadline(); }
+    void sendReport(std::uint32_t tracker, SliceReport report) override;
+
+    std::vector<caf::actor> trackers_;
+    std::unique_ptr<WorkerLogic> logic_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,257 @@
+#include "actors/peer_monitor.h"
+
+#include <caf/behavior.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+// The first attempt after a loss comes at once; then the pause doubles from here, plus or minus a quarter.
+constexpr auto kFirstPause = std::chrono::milliseconds(20);
+constexpr auto kLongestPause = std::chrono::milliseconds(500);
+
+// Failures in a row after which a peer that was up is down. The first of them is the loss itself.
+constexpr std::uint32_t kFailuresUntilDown = 2;
+
+// Probes that wait for an answer at once.
+constexpr std::size_t kMaxPings = 1024;
+
+}  // namespace
+
+PeerMonitor::PeerMonitor(caf::actor_config& config, Loop& loop, Target target, const Config& settings,
+                         caf::actor directory, Logger log)
+    : HostedActor(config, loop, std::move(log)),
+      target_(std::move(target)),
+      settings_(settings),
+      directory_(std::move(directory)),
+      resolver_(loop),
+      jitter_state_(0) {
+    std::memcpy(&jitter_state_, target_.own.bytes.data(), sizeof jitter_state_);
+    jitter_state_ += target_.index;
+}
+
+caf::behavior PeerMonitor::make_behavior() {
+    return {
+        [this](const ConnectPeer&) {
+            if (channel_) return;
+            loop().cancelTimer(retry_timer_);
+            retry_timer_ = 0;
+            connect();
+        },
+        [this](const FetchDescriptor&) {
+            if (state_ == PeerState::Up)
+                requestDescriptor();
+            else if (!channel_)
+                connect();
+        },
+        [this](const PingPeer& request) { ping(request.reply, request.deadline); },
+        [this](const Shutdown&) {
+            if (channel_ && state_ == PeerState::Up)
+                static_cast<void>(channel_->send(Goodbye{"the segment was closed"}.encode()));
+            quit();
+        },
+    };
+}
+
+void PeerMonitor::on_exit() {
+    loop().cancelTimer(retry_timer_);
+    loop().cancelTimer(tick_timer_);
+    channel_.reset();
+    answerPings(Status(Code::Canceled, "the segment was closed"));
+    directory_ = nullptr;
+}
+
+// --- connecting --------------------------------------------------------------------------------------------------
+
+void PeerMonitor::connect() {
+    retry_timer_ = 0;
+    if (state_ == PeerState::Unknown) state_ = PeerState::Connecting;
+    resolver_.resolve(target_.control.host, loop().now() + settings_.connect_timeout, [this](Result<std::string> host) {
+        if (channel_) return;
+        if (host)
+            connectTo(*host);
+        else
+            trouble(host.status());
+    });
+}
+
+void PeerMonitor::connectTo(const std::string& host) {
+    const auto address = SocketAddress::fromNumeric(host, target_.control.port);
+    if (!address) return trouble(address.status());
+    auto fd = startConnect(*address);
+    if (!fd) return trouble(fd.status());
+    host_ = host;
+    ControlChannelOptions options;
+    options.peer = address->toString();
+    options.connecting = true;
+    options.connect_timeout = settings_.connect_timeout;
+    options.handshake_timeout = settings_.handshake_timeout;
+    options.max_descriptor_bytes = settings_.max_descriptor_bytes;
+    ControlChannelHandlers handlers;
+    handlers.onConnected = [this] {
+        Hello hello;
+        hello.incarnation = target_.own;
+        hello.name = target_.own_name;
+        hello.expect = target_.expect;
+        static_cast<void>(channel_->send(hello.encode()));
+    };
+    handlers.onFrame = [this](ControlFrame frame) {
+        if (frame.type == ControlType::Descriptor)
+            onDescriptor(std::move(frame));
+        else
+            onFrame(frame);
+    };
+    handlers.onClosed = [this](const Status& why) { trouble(why); };
+    channel_ = std::make_unique<ControlChannel>(loop(), std::move(*fd), std::move(options), std::move(handlers));
+}
+
+void PeerMonitor::onFrame(const ControlFrame& frame) {
+    switch (frame.type) {
+        case ControlType::HelloAck: return onHelloAck(frame);
+        case ControlType::Pong: {
+            const auto pong = Pong::decode(frame);
+            if (!pong) return channel_->close(pong.status());
+            return answerPing(pong->seq, Status::ok());
+        }
+        case ControlType::Error: {
+            const auto error = ErrorReply::decode(frame);
+            return channel_->close(error ? error->toStatus(channel_->peer()) : error.status());
+        }
+        case ControlType::Goodbye:
+            return channel_->close(Status(Code::PeerDown, channel_->peer() + " said goodbye"));
+        default:
+            return channel_->close(
+                Status(Code::ProtocolError, channel_->peer() + " sent an unexpected " + controlTypeName(frame.type)));
+    }
+}
+
+void PeerMonitor::onHelloAck(const ControlFrame& frame) {
+    const auto ack = HelloAck::decode(frame);
+    if (!ack) return channel_->close(ack.status());
+    if (!target_.expect.isNull() && ack->incarnation != target_.expect)
+        return channel_->close(Status(Code::StaleIncarnation, channel_->peer() + " is now incarnation " +
+                                                                  ack->incarnation.toString() + ", not " +
+                                                                  target_.expect.toString()));
+    if (ack->incarnation != answering_) desc_ = nullptr;
+    answering_ = ack->incarnation;
+    peer_name_ = ack->name;
+    failures_ = 0;
+    state_ = PeerState::Up;
+    channel_->handshakeDone();
+    fetching_ = false;
+    requestDescriptor();
+    scheduleTick();
+}
+
+// --- descriptor --------------------------------------------------------------------------------------------------
+
+void PeerMonitor::requestDescriptor() {
+    if (std::exchange(fetching_, true)) {
+        fetch_again_ = true;
+        return;
+    }
+    fetch_again_ = false;
+    static_cast<void>(channel_->send(DescriptorRequest{desc_ ? desc_->version : 0}.encode()));
+}
+
+void PeerMonitor::onDescriptor(ControlFrame frame) {
+    if (!fetching_) return channel_->close(Status(Code::ProtocolError, channel_->peer() + " sent an unasked descriptor"));
+    fetching_ = false;
+    auto message = Descriptor::decode(std::move(frame));
+    if (!message) return channel_->close(message.status());
+    if (!message->unchanged()) {
+        auto desc = decodeSegmentDesc(message->json);
+        if (!desc) return channel_->close(desc.status().withContext("descriptor of " + channel_->peer()));
+        if (desc->incarnation != answering_)
+            return channel_->close(Status(Code::ProtocolError, channel_->peer() + " described another incarnation"));
+        desc_ = std::make_shared<const SegmentDesc>(std::move(*desc));
+    } else if (!desc_) {
+        return channel_->close(Status(Code::ProtocolError, channel_->peer() + " left its descriptor out"));
+    }
+    send(directory_, PeerDescribed{target_.index, host_, peer_name_, desc_});
+    if (fetch_again_) requestDescriptor();
+}
+
+// --- trouble -----------------------------------------------------------------------------------------------------
+
+/// A connection attempt failed, or the connection ended.
+void PeerMonitor::trouble(const Status& why) {
+    channel_.reset();
+    fetching_ = false;
+    fetch_again_ = false;
+    ++failures_;
+    const Status cause = why.withContext("peer " + target_.control.toString());
+    answerPings(cause);
+    const bool was_up = state_ == PeerState::Up || state_ == PeerState::Suspect;
+    const bool ended = why.code() == Code::PeerDown || why.code() == Code::StaleIncarnation;
+    state_ = was_up && !ended && failures_ < kFailuresUntilDown ? PeerState::Suspect : PeerState::Down;
+    log_->info("{}: {}", state_ == PeerState::Suspect ? "suspect" : "down", cause.toString());
+    send(directory_, PeerTrouble{target_.index, state_, cause});
+    scheduleRetry();
+}
+
+void PeerMonitor::scheduleRetry() {
+    if (retry_timer_ != 0) return;
+    Duration pause{};
+    if (failures_ > 1) {
+        pause = std::min<Duration>(kFirstPause * (1 << std::min(failures_ - 2, 10u)), kLongestPause);
+        // xorshift64: spreads the peers of a restarted process over time; nothing depends on its quality.
+        jitter_state_ ^= jitter_state_ << 13;
+        jitter_state_ ^= jitter_state_ >> 7;
+        jitter_state_ ^= jitter_state_ << 17;
+        pause = pause * 3 / 4 + pause * static_cast<Duration::rep>(jitter_state_ % 1024) / 2048;
+    }
+    retry_timer_ = loop().runAt(loop().now() + pause, [this] { connect(); });
+}
+
+// --- keepalive ---------------------------------------------------------------------------------------------------
+
+void PeerMonitor::scheduleTick() {
+    loop().cancelTimer(tick_timer_);
+    tick_timer_ = loop().runAt(loop().now() + settings_.keepalive_interval, [this] { keepAlive(); });
+}
+
+void PeerMonitor::keepAlive() {
+    tick_timer_ = 0;
+    const TimePoint now = loop().now();
+    if (state_ != PeerState::Up || !channel_) return;
+    if (now - channel_->lastReceived() > settings_.keepalive_timeout)
+        return channel_->close(Status(Code::Timeout, "silent for longer than keepalive_timeout"));
+    static_cast<void>(channel_->send(Ping{next_seq_++}.encode()));
+    scheduleTick();
+}
+
+void PeerMonitor::ping(std::function<void(Status)> reply, TimePoint deadline) {
+    if (state_ != PeerState::Up || !channel_)
+        return reply(Status(Code::PeerDown, "no control connection to " + target_.control.toString()));
+    if (pings_.size() >= kMaxPings) return reply(Status(Code::CapacityExceeded, "too many probes wait for this peer"));
+    const std::uint64_t seq = next_seq_++;
+    const auto expire = [this, seq] {
+        answerPing(seq, Status(Code::Timeout, target_.control.toString() + " did not answer a probe in time"));
+    };
+    pings_.push_back({seq, loop().runAt(deadline, expire), std::move(reply)});
+    static_cast<void>(channel_->send(Ping{seq}.encode()));
+}
+
+void PeerMonitor::answerPing(std::uint64_t seq, const Status& status) {
+    const auto found =
+        std::find_if(pings_.begin(), pings_.end(), [seq](const PendingPing& entry) { return entry.seq == seq; });
+    if (found == pings_.end()) return;
+    loop().cancelTimer(found->timer);
+    const auto reply = std::move(found->reply);
+    pings_.erase(found);
+    reply(status);
+}
+
+void PeerMonitor::answerPings(const Status& status) {
+    for (auto& entry : std::exchange(pings_, {})) {
+        loop().cancelTimer(entry.timer);
+        entry.reply(status);
+    }
+}
+
+}  // namespace troupe

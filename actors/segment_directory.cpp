@@ -1,0 +1,466 @@
+#include "actors/segment_directory.h"
+
+#include <caf/behavior.hpp>
+#include <caf/system_messages.hpp>
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "actors/peer_monitor.h"
+
+namespace troupe {
+
+namespace {
+
+// Index 0 is never a peer and index 1 is the local segment (kLocalSegmentID); remote ones follow.
+constexpr std::uint32_t kLocalIndex = 1;
+constexpr std::uint32_t kFirstRemoteIndex = 2;
+
+// Remote ids carry a generation in the upper half, so that none equals kLocalSegmentID. Indices are not reused, so the
+// generation never changes.
+constexpr SegmentID remoteId(std::uint32_t index) { return 1ull << 32 | index; }
+
+}  // namespace
+
+SegmentDirectory::SegmentDirectory(caf::actor_config& config, Loop& loop, Local local,
+                                   std::unique_ptr<MetadataStore> store, const RegistrationTable& regions,
+                                   SegmentBoard& board, const Config& settings, Logger log)
+    : HostedActor(config, loop, std::move(log)),
+      local_(std::move(local)),
+      store_(std::move(store)),
+      regions_(regions),
+      board_(board),
+      settings_(settings),
+      next_index_(kFirstRemoteIndex) {}
+
+caf::behavior SegmentDirectory::make_behavior() {
+    set_down_handler([this](const caf::down_msg& down) { monitorEnded(down); });
+    return {
+        [this](const OpenSegment& request) { open(request); },
+        [this](const CloseSegment& request) { close(request); },
+        [this](const SyncSegments& request) { sync(request); },
+        [this](const ProbePeer& request) { probe(request); },
+        [this](const PublishLocal& request) { publishLocal(request); },
+        [this](const DescribeLocal& request) { describeLocal(request); },
+        [this](const SubscribePeers& request) { subscribers_.push_back(request.subscriber); },
+        [this](const PeerDescribed& event) { described(event); },
+        [this](const PeerTrouble& event) { troubled(event); },
+        [this](const SuspectPeer& event) { suspect(event); },
+        [this](const DataPlane& plane) { data_plane_ = plane; },
+        [this](const TransportsChanged& change) { transportsChanged(change); },
+        [this](const Shutdown& request) {
+            for (auto& [index, entry] : entries_)
+                if (entry->monitor) send(entry->monitor, request);
+            quit();
+        },
+    };
+}
+
+void SegmentDirectory::on_exit() {
+    const Status ended(Code::Canceled, "the engine ends");
+    for (auto& [index, entry] : entries_) {
+        loop().cancelTimer(entry->timer);
+        answer(entry->opening, ended);
+        answer(entry->syncing, ended);
+    }
+    entries_.clear();
+    for (auto& reply : std::exchange(publish_waiters_, {})) reply(ended);
+    for (auto& reply : std::exchange(publish_running_, {})) reply(ended);
+    store_.reset();
+    subscribers_.clear();
+    data_plane_ = {};
+    transports_.clear();
+}
+
+// --- callers -----------------------------------------------------------------------------------------------------
+
+void SegmentDirectory::open(const OpenSegment& request) {
+    if (request.name.empty() || request.name.size() > kMaxSegmentName)
+        return request.reply(Status(Code::InvalidArgument, "a segment name has 1 to " +
+                                                               std::to_string(kMaxSegmentName) + " bytes, this has " +
+                                                               std::to_string(request.name.size())));
+    if (request.name == local_.name) return request.reply(kLocalSegmentID);
+
+    const auto known = by_name_.find(request.name);
+    Entry* entry = known == by_name_.end() ? nullptr : find(known->second);
+    if (entry != nullptr && entry->peer) {
+        ++entry->opens;
+        if (entry->state == PeerState::Down) send(entry->monitor, ConnectPeer{});
+        return request.reply(entry->id);
+    }
+    if (entry == nullptr) {
+        if (next_index_ >= SegmentBoard::kMaxSegments)
+            return request.reply(Status(Code::CapacityExceeded, "too many segments were opened in this engine's life"));
+        auto fresh = std::make_unique<Entry>();
+        fresh->name = request.name;
+        fresh->index = next_index_;
+        fresh->id = remoteId(next_index_);
+        entry = fresh.get();
+        entries_.emplace(next_index_, std::move(fresh));
+        by_name_.emplace(request.name, next_index_);
+        ++next_index_;
+    }
+    const auto reply = request.reply;
+    const std::uint32_t index = entry->index;
+    entry->opening.push_back({request.deadline, [this, reply, index](const Status& status) {
+                                  Entry* self = find(index);
+                                  if (!status || self == nullptr) return reply(status);
+                                  // It may be this very process under another spelling of its address.
+                                  if (self->peer->desc->incarnation == local_.incarnation) return reply(kLocalSegmentID);
+                                  ++self->opens;
+                                  reply(self->id);
+                              }});
+    armTimer(*entry);
+    if (!entry->monitor && entry->opening.size() == 1) begin(*entry);
+}
+
+void SegmentDirectory::begin(Entry& entry) {
+    if (store_) return resolveInStore(entry);
+    const auto endpoint = Endpoint::parse(entry.name);
+    const Status bad = !endpoint ? endpoint.status()
+                       : endpoint->port == 0
+                           ? Status(Code::InvalidArgument, "with p2p metadata a segment is named host:port; '" +
+                                                               entry.name + "' has no port")
+                           : Status::ok();
+    if (!bad) {
+        const std::uint32_t index = entry.index;
+        answer(entry.opening, bad);
+        return removeUnused(index);
+    }
+    startMonitor(entry, *endpoint);
+}
+
+void SegmentDirectory::resolveInStore(Entry& entry) {
+    const std::uint32_t index = entry.index;
+    store_->resolve(entry.name, settings_.open_timeout, [this, index](Result<SegmentDesc> desc) {
+        Entry* self = find(index);
+        if (self == nullptr) return;
+        if (!desc) {
+            answer(self->opening, desc.status());
+            answer(self->syncing, desc.status());
+            return removeUnused(index);
+        }
+        // A record of another incarnation than the one we watch: the old one is gone.
+        if (self->monitor && self->expect != desc->incarnation) {
+            send(self->monitor, Shutdown{});
+            self->monitor = nullptr;
+        }
+        self->expect = desc->incarnation;
+        if (!self->monitor)
+            startMonitor(*self, desc->control);
+        else
+            send(self->monitor, FetchDescriptor{});
+    });
+}
+
+void SegmentDirectory::startMonitor(Entry& entry, const Endpoint& control) {
+    PeerMonitor::Target target;
+    target.index = entry.index;
+    target.control = control;
+    target.expect = entry.expect;
+    target.own_name = local_.name;
+    target.own = local_.incarnation;
+    entry.state = PeerState::Connecting;
+    entry.monitor = spawnHosted<PeerMonitor>(loop(), std::move(target), std::cref(settings_), caf::actor(this), log_);
+    monitor(entry.monitor);
+    send(entry.monitor, ConnectPeer{});
+}
+
+/// A monitor that ended by itself (a defect; CAF has logged it) is replaced. Those that were told to end are not found.
+void SegmentDirectory::monitorEnded(const caf::down_msg& down) {
+    for (auto& [index, entry] : entries_) {
+        if (!entry->monitor || entry->monitor.address() != down.source) continue;
+        const auto desc = entry->peer ? entry->peer->desc : nullptr;
+        const auto endpoint = desc ? Result<Endpoint>(desc->control) : Endpoint::parse(entry->name);
+        entry->monitor = nullptr;
+        if (endpoint) startMonitor(*entry, *endpoint);
+        return;
+    }
+}
+
+void SegmentDirectory::close(const CloseSegment& request) {
+    if (request.segment == kLocalSegmentID) return request.reply(Status::ok());
+    Entry* entry = findId(request.segment);
+    if (entry == nullptr || entry->opens == 0)
+        return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
+    --entry->opens;
+    const std::uint32_t index = entry->index;
+    request.reply(Status::ok());
+    removeUnused(index);
+}
+
+/// Forgets an entry that nobody has open or waits for.
+void SegmentDirectory::removeUnused(std::uint32_t index) {
+    Entry* entry = find(index);
+    if (entry == nullptr || entry->opens > 0 || !entry->opening.empty()) return;
+    answer(entry->syncing, Status(Code::StaleHandle, "segment " + entry->name + " was closed"));
+    if (entry->monitor) send(entry->monitor, Shutdown{});
+    loop().cancelTimer(entry->timer);
+    if (entry->peer) {
+        board_.set(entry->id, SegmentBoard::Reach::Closed, nullptr);
+        tellDataPlane(DropPeer{index, Status(Code::Canceled, "segment " + entry->name + " was closed"), true});
+    }
+    by_name_.erase(entry->name);
+    entries_.erase(index);
+}
+
+void SegmentDirectory::sync(const SyncSegments& request) {
+    if (!request.name.empty() && request.name != local_.name && by_name_.count(request.name) == 0)
+        return request.reply(Status(Code::NotFound, "segment '" + request.name + "' is not open"));
+    // One reply for all of them: the first error, once the last has answered.
+    struct Gather {
+        std::size_t left = 1;
+        Status first;
+        std::function<void(Status)> reply;
+    };
+    const auto gather = std::make_shared<Gather>();
+    gather->reply = request.reply;
+    const auto one = [gather](const Status& status) {
+        if (!status && gather->first.isOk()) gather->first = status;
+        if (--gather->left == 0) gather->reply(gather->first);
+    };
+    for (auto& [index, entry] : entries_) {
+        if (!request.name.empty() && request.name != entry->name) continue;
+        ++gather->left;
+        entry->syncing.push_back({request.deadline, one});
+        armTimer(*entry);
+        if (store_)
+            resolveInStore(*entry);
+        else if (entry->monitor)
+            send(entry->monitor, FetchDescriptor{});
+    }
+    one(Status::ok());
+}
+
+void SegmentDirectory::probe(const ProbePeer& request) {
+    if (request.segment == kLocalSegmentID) return request.reply(Status::ok());
+    const Entry* entry = findId(request.segment);
+    if (entry == nullptr || !entry->peer)
+        return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
+    if (!entry->monitor) return request.reply(Status(Code::PeerDown, "peer " + entry->name + " is being looked up"));
+    send(entry->monitor, PingPeer{request.deadline, request.reply});
+}
+
+// --- entries -----------------------------------------------------------------------------------------------------
+
+SegmentDirectory::Entry* SegmentDirectory::find(std::uint32_t index) {
+    const auto found = entries_.find(index);
+    return found == entries_.end() ? nullptr : found->second.get();
+}
+
+SegmentDirectory::Entry* SegmentDirectory::findId(SegmentID id) {
+    Entry* entry = find(static_cast<std::uint32_t>(id));
+    return entry != nullptr && entry->id == id ? entry : nullptr;
+}
+
+void SegmentDirectory::answer(std::vector<Waiter>& waiters, const Status& status) {
+    for (auto& waiter : std::exchange(waiters, {})) waiter.reply(status);
+}
+
+void SegmentDirectory::armTimer(Entry& entry) {
+    TimePoint next = kForever;
+    for (const auto* waiters : {&entry.opening, &entry.syncing})
+        for (const Waiter& waiter : *waiters) next = std::min(next, waiter.deadline);
+    loop().cancelTimer(entry.timer);
+    entry.timer = 0;
+    if (next == kForever) return;
+    entry.timer = loop().runAt(next, [this, index = entry.index] {
+        if (Entry* self = find(index)) expire(*self);
+    });
+}
+
+void SegmentDirectory::expire(Entry& entry) {
+    const TimePoint now = loop().now();
+    const Status late(Code::Timeout, "segment " + entry.name + ": its owner did not answer in time");
+    for (auto* waiters : {&entry.opening, &entry.syncing}) {
+        std::vector<Waiter> expired;
+        const auto first = std::stable_partition(waiters->begin(), waiters->end(),
+                                                 [now](const Waiter& waiter) { return waiter.deadline > now; });
+        std::move(first, waiters->end(), std::back_inserter(expired));
+        waiters->erase(first, waiters->end());
+        answer(expired, late);
+    }
+    armTimer(entry);
+    removeUnused(entry.index);
+}
+
+void SegmentDirectory::described(const PeerDescribed& event) {
+    Entry* entry = find(event.index);
+    if (entry == nullptr) return;
+    if (store_ && !event.name.empty() && event.name != entry->name) {
+        // Two names, one endpoint: the record is of somebody else.
+        const Status other(Code::StaleIncarnation, "the owner of '" + entry->name + "' calls itself '" + event.name + "'");
+        answer(entry->opening, other);
+        answer(entry->syncing, other);
+        return removeUnused(event.index);
+    }
+    const bool news = !entry->peer || entry->peer->desc != event.desc || entry->peer->host != event.host;
+    const bool came_up = entry->state != PeerState::Up;
+    entry->state = PeerState::Up;
+    if (news) {
+        auto peer = std::make_shared<Peer>();
+        peer->index = entry->index;
+        peer->name = entry->name;
+        peer->host = event.host;
+        peer->desc = event.desc;
+        entry->peer = std::move(peer);
+        if (event.desc->incarnation != local_.incarnation) route(entry->id, entry->peer);
+    }
+    if (came_up) announce(*entry, PeerState::Up, Status::ok());
+    answer(entry->opening, Status::ok());
+    answer(entry->syncing, Status::ok());
+    armTimer(*entry);
+    removeUnused(event.index);
+}
+
+void SegmentDirectory::troubled(const PeerTrouble& event) {
+    Entry* entry = find(event.index);
+    if (entry == nullptr) return;
+    answer(entry->opening, event.cause);
+    answer(entry->syncing, event.cause);
+    const bool went_down = event.state == PeerState::Down && entry->state != PeerState::Down;
+    entry->state = event.state;
+    if (went_down && entry->peer) {
+        tellDataPlane(DropPeer{event.index, Status(Code::PeerDown, event.cause.toString()), false});
+        announce(*entry, PeerState::Down, event.cause);
+        // The store may know its successor; with p2p the monitor finds it at the same endpoint.
+        if (store_) resolveInStore(*entry);
+    }
+    removeUnused(event.index);
+}
+
+void SegmentDirectory::suspect(const SuspectPeer& event) {
+    const Entry* entry = find(event.index);
+    if (entry == nullptr || !entry->monitor) return;
+    log_->debug("segment {}: {}", entry->name, event.cause.toString());
+    send(entry->monitor, ConnectPeer{});
+    send(entry->monitor, PingPeer{loop().now() + settings_.keepalive_timeout, [](const Status&) {}});
+}
+
+void SegmentDirectory::announce(const Entry& entry, PeerState state, const Status& cause) {
+    for (const caf::actor& listener : subscribers_)
+        send(listener, PeerEvent{entry.name, entry.id, state, cause});
+}
+
+// --- routes ------------------------------------------------------------------------------------------------------
+
+void SegmentDirectory::transportsChanged(const TransportsChanged& change) {
+    transports_ = change.transports;
+    std::stable_sort(transports_.begin(), transports_.end(),
+                     [](const auto& a, const auto& b) { return a.preference < b.preference; });
+    transports_dirty_ = true;
+    routeLocal();
+    for (auto& [index, entry] : entries_)
+        if (entry->peer && entry->peer->desc->incarnation != local_.incarnation) route(entry->id, entry->peer);
+    publishLocal({});
+}
+
+/// Lets callers, trackers and workers use a peer through the best transport that reaches it.
+void SegmentDirectory::route(SegmentID id, const std::shared_ptr<const Peer>& peer) {
+    UsePeer use{peer, id, {}};
+    for (const InstalledTransport& installed : transports_) {
+        if (!installed.transport->reaches(*peer->desc)) continue;
+        use.workers = installed.workers;
+        break;
+    }
+    // Workers first: a train may follow as soon as a tracker knows.
+    for (const std::uint32_t worker : use.workers) send(data_plane_.workers[worker], use);
+    for (const caf::actor& tracker : data_plane_.trackers) send(tracker, use);
+    const auto reach = use.workers.empty() ? SegmentBoard::Reach::NoTransport : SegmentBoard::Reach::Open;
+    board_.set(id, reach, peer);
+}
+
+/// Trackers first: what waits there must not go out any more; then the workers end what is on its way.
+void SegmentDirectory::tellDataPlane(const DropPeer& drop) {
+    for (const caf::actor& tracker : data_plane_.trackers) send(tracker, drop);
+    for (const caf::actor& worker : data_plane_.workers)
+        if (worker) send(worker, drop);
+}
+
+// --- the local segment -------------------------------------------------------------------------------------------
+
+SegmentDesc SegmentDirectory::describe(const Local& local, const RegionMap& regions,
+                                       const std::vector<InstalledTransport>& transports) {
+    SegmentDesc desc;
+    desc.name = local.name;
+    desc.incarnation = local.incarnation;
+    desc.boot_id = local.boot_id;
+    desc.control = local.control;
+    desc.priority_matrix = local.matrix;
+    for (const InstalledTransport& installed : transports) installed.transport->describe(desc);
+    if (!desc.transports.empty()) desc.protocol = desc.transports.front();
+    const auto all = regions.all();
+    desc.buffers.reserve(all.size());
+    for (const Region& region : all) {
+        BufferDesc buffer;
+        buffer.location = region.location;
+        buffer.addr = region.range.addr;
+        buffer.length = region.range.length;
+        buffer.generation = region.id;
+        buffer.remote_accessible = region.remote_accessible;
+        desc.buffers.push_back(std::move(buffer));
+    }
+    const std::time_t now = std::time(nullptr);
+    std::tm broken{};
+    gmtime_r(&now, &broken);
+    char text[32];
+    std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &broken);
+    desc.timestamp = text;
+    return desc;
+}
+
+const SegmentDesc& SegmentDirectory::localDesc() {
+    const std::uint64_t version = regions_.regions().version();
+    if (version != described_regions_ || transports_dirty_) {
+        const std::uint64_t next = local_desc_.version + 1;
+        local_desc_ = describe(local_, *regions_.regions().load(), transports_);
+        local_desc_.version = next;
+        described_regions_ = version;
+        transports_dirty_ = false;
+        local_json_ = nullptr;
+    }
+    return local_desc_;
+}
+
+void SegmentDirectory::routeLocal() {
+    auto peer = std::make_shared<Peer>();
+    peer->index = kLocalIndex;
+    peer->name = local_.name;
+    peer->host = local_.control.host;
+    peer->desc = std::make_shared<const SegmentDesc>(localDesc());
+    route(kLocalSegmentID, peer);
+}
+
+void SegmentDirectory::describeLocal(const DescribeLocal& request) {
+    const SegmentDesc& desc = localDesc();
+    if (request.known_version == desc.version) return request.reply(nullptr, desc.version);
+    if (!local_json_) local_json_ = std::make_shared<const std::string>(encodeSegmentDesc(desc));
+    request.reply(local_json_, desc.version);
+}
+
+/// Changes while a publish is running are gathered into the next one, so that N registrations in a row do not cost
+/// N descriptors of N regions.
+void SegmentDirectory::publishLocal(const PublishLocal& request) {
+    if (!store_) {
+        if (request.reply) request.reply(Status::ok());
+        return;
+    }
+    if (request.reply) publish_waiters_.push_back(request.reply);
+    publish_wanted_ = true;
+    if (!publishing_) startPublish();
+}
+
+void SegmentDirectory::startPublish() {
+    publishing_ = true;
+    publish_wanted_ = false;
+    publish_running_ = std::exchange(publish_waiters_, {});
+    store_->publish(localDesc(), settings_.lease_ttl, [this](Status status) {
+        if (!status) log_->warn("publishing segment {}: {}", local_.name, status.toString());
+        publishing_ = false;
+        for (auto& reply : std::exchange(publish_running_, {})) reply(status);
+        if (publish_wanted_) startPublish();
+    });
+}
+
+}  // namespace troupe

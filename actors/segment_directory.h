@@ -1,0 +1,124 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/hosted_actor.h"
+#include "actors/segment_board.h"
+#include "base/config.h"
+#include "messages/control_plane.h"
+#include "messages/data_plane.h"
+#include "metadata/metadata_store.h"
+#include "transports/registration_table.h"
+
+namespace troupe {
+
+/// Knows every segment: the local one, which it describes and publishes, and the open remote ones, for each of which it
+/// keeps a PeerMonitor. Tells trackers and workers which peers may be used through which Nics, and callers through the
+/// SegmentBoard. Lives on the control loop.
+class SegmentDirectory final : public HostedActor {
+  public:
+    struct Local {
+        std::string name;
+        Incarnation incarnation;
+        std::string boot_id;
+        Endpoint control;       ///< Advertised, numeric host.
+        PriorityMatrix matrix;
+    };
+
+    /// `store` is null with p2p: a segment's name is then its control endpoint.
+    SegmentDirectory(caf::actor_config& config, Loop& loop, Local local, std::unique_ptr<MetadataStore> store,
+                     const RegistrationTable& regions, SegmentBoard& board, const Config& settings, Logger log);
+
+    const char* name() const override { return "troupe.segment_directory"; }
+
+    /// The local descriptor as of now, without its version.
+    static SegmentDesc describe(const Local& local, const RegionMap& regions,
+                                const std::vector<InstalledTransport>& transports);
+
+  protected:
+    caf::behavior make_behavior() override;
+    void on_exit() override;
+
+  private:
+    struct Waiter {
+        TimePoint deadline;
+        std::function<void(Status)> reply;
+    };
+    struct Entry {
+        std::string name;
+        std::uint32_t index = 0;
+        SegmentID id = kInvalidSegmentID;
+        std::uint32_t opens = 0;  ///< Successful openSegment calls not yet closed.
+        caf::actor monitor;
+        Incarnation expect;       ///< What the store said; null with p2p.
+        std::shared_ptr<const Peer> peer;  ///< Null until described.
+        PeerState state = PeerState::Unknown;
+        std::vector<Waiter> opening;
+        std::vector<Waiter> syncing;
+        Reactor::TimerId timer = 0;
+    };
+
+    // Callers.
+    void open(const OpenSegment& request);
+    void close(const CloseSegment& request);
+    void sync(const SyncSegments& request);
+    void probe(const ProbePeer& request);
+
+    // Entries.
+    void begin(Entry& entry);
+    void startMonitor(Entry& entry, const Endpoint& control);
+    void monitorEnded(const caf::down_msg& down);
+    void resolveInStore(Entry& entry);
+    void described(const PeerDescribed& event);
+    void troubled(const PeerTrouble& event);
+    void suspect(const SuspectPeer& event);
+    void answer(std::vector<Waiter>& waiters, const Status& status);
+    void armTimer(Entry& entry);
+    void expire(Entry& entry);
+    void removeUnused(std::uint32_t index);
+    Entry* find(std::uint32_t index);
+    Entry* findId(SegmentID id);
+
+    // Routes.
+    void transportsChanged(const TransportsChanged& change);
+    void route(SegmentID id, const std::shared_ptr<const Peer>& peer);
+    void tellDataPlane(const DropPeer& drop);
+    void announce(const Entry& entry, PeerState state, const Status& cause);
+
+    // The local segment.
+    const SegmentDesc& localDesc();
+    void routeLocal();
+    void describeLocal(const DescribeLocal& request);
+    void publishLocal(const PublishLocal& request);
+    void startPublish();
+
+    const Local local_;
+    std::unique_ptr<MetadataStore> store_;
+    const RegistrationTable& regions_;
+    SegmentBoard& board_;
+    const Config& settings_;
+
+    std::map<std::uint32_t, std::unique_ptr<Entry>> entries_;  ///< By peer index.
+    std::unordered_map<std::string, std::uint32_t> by_name_;
+    std::uint32_t next_index_;
+    std::vector<InstalledTransport> transports_;  ///< Best first.
+    DataPlane data_plane_;
+    std::vector<caf::actor> subscribers_;
+
+    SegmentDesc local_desc_;
+    std::uint64_t described_regions_ = 0;  ///< Version of the region snapshot in local_desc_.
+    bool transports_dirty_ = true;
+    std::shared_ptr<const std::string> local_json_;  ///< Of local_desc_; null: not encoded yet.
+
+    bool publishing_ = false;
+    std::vector<std::function<void(Status)>> publish_waiters_;  ///< Of the publish that has not started.
+    std::vector<std::function<void(Status)>> publish_running_;  ///< Of the one that has.
+    bool publish_wanted_ = false;
+};
+
+}  // namespace troupe

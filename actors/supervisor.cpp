@@ -1,0 +1,253 @@
+#include "actors/supervisor.h"
+
+#include <caf/behavior.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/system_messages.hpp>
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "actors/batch_tracker.h"
+#include "actors/nic_worker.h"
+
+namespace troupe {
+
+namespace {
+
+// Pause before a control server that failed is started again; doubled for each failure, up to 64 times.
+constexpr auto kRestartPause = std::chrono::milliseconds(10);
+
+// The whole address space: what AwaitSourceIdle means by "any task".
+constexpr ByteRange kEverything{0, UINT64_MAX};
+
+/// Calls `done` when every one of the parts has called `part()`.
+class Countdown {
+  public:
+    Countdown(std::size_t parts, std::function<void()> finish) : left_(parts), finish_(std::move(finish)) {}
+    void part() {
+        if (--left_ == 0) finish_();
+    }
+
+  private:
+    std::size_t left_;
+    std::function<void()> finish_;
+};
+
+}  // namespace
+
+Supervisor::Supervisor(caf::actor_config& config, Loop& loop, Plan plan, Logger log)
+    : HostedActor(config, loop, std::move(log)), plan_(std::move(plan)) {
+    directory_ = spawnHosted<SegmentDirectory>(loop, plan_.local, std::move(plan_.store), std::cref(*plan_.regions),
+                                               std::ref(*plan_.board), std::cref(*plan_.settings), log_);
+    for (std::uint32_t i = 0; i < plan_.data_loops.size(); ++i)
+        trackers_.push_back(spawnHosted<BatchTracker>(*plan_.data_loops[i], i, std::cref(*plan_.regions),
+                                                      std::cref(*plan_.batches), directory_, log_));
+}
+
+Supervisor::~Supervisor() = default;
+
+caf::behavior Supervisor::make_behavior() {
+    set_down_handler([this](const caf::down_msg& down) { ended(down); });
+    monitor(directory_);
+    for (const caf::actor& tracker : trackers_) monitor(tracker);
+    alive_ = 1 + trackers_.size();
+    startControlServer();
+    tellDirectory();
+    return {
+        [this](const InstallTransport& request) { install(request); },
+        [this](const UninstallTransport& request) { uninstall(request); },
+        [this](const QuiesceRange& request) { quiesce(request); },
+        [this](const Shutdown& request) { shutDown(request); },
+    };
+}
+
+void Supervisor::on_exit() {
+    loop().cancelTimer(restart_timer_);
+    loop().cancelTimer(drain_timer_);
+    directory_ = nullptr;
+    control_server_ = nullptr;
+    trackers_.clear();
+    workers_.clear();
+    transports_.clear();
+    if (plan_.on_ended) plan_.on_ended();
+}
+
+void Supervisor::startControlServer() {
+    restart_timer_ = 0;
+    UniqueFd listener(::fcntl(plan_.listener, F_DUPFD_CLOEXEC, 0));
+    if (!listener) {
+        log_->error("control port: {}", errnoStatus(Code::ResourceExhausted, "dup", errno).message());
+        restart_timer_ = loop().runAt(loop().now() + 64 * kRestartPause, [this] { startControlServer(); });
+        return;
+    }
+    ControlServer::Identity identity{plan_.local.incarnation, plan_.local.name};
+    control_server_ = spawnHosted<ControlServer>(loop(), std::move(listener), std::move(identity),
+                                                 std::cref(*plan_.settings), directory_, log_);
+    monitor(control_server_);
+    ++alive_;
+}
+
+// --- transports --------------------------------------------------------------------------------------------------
+
+void Supervisor::install(const InstallTransport& request) {
+    InstalledTransport entry;
+    entry.transport = request.transport;
+    entry.preference = request.preference;
+    for (auto& placed : request.transport->takeNics()) {
+        const auto index = static_cast<std::uint32_t>(workers_.size());
+        Loop& home = *plan_.data_loops[placed.loop % plan_.data_loops.size()];
+        const NicInfo info = placed.nic->info();
+        auto worker = spawnHosted<NicWorker>(home, index, std::move(placed.nic), trackers_, log_);
+        monitor(worker);
+        ++alive_;
+        workers_.push_back(worker);
+        entry.workers.push_back(index);
+        WorkerJoined joined;
+        joined.index = index;
+        joined.worker = worker;
+        joined.nic = info;
+        joined.loop = placed.loop;
+        for (const caf::actor& tracker : trackers_) send(tracker, joined);
+    }
+    transports_.push_back(std::move(entry));
+    tellDirectory();
+    // The directory has told the trackers when it answers this.
+    send(directory_, PublishLocal{request.reply});
+}
+
+void Supervisor::uninstall(const UninstallTransport& request) {
+    const auto found = std::find_if(transports_.begin(), transports_.end(), [&](const InstalledTransport& entry) {
+        return entry.transport->name() == request.name;
+    });
+    if (found == transports_.end())
+        return request.reply(Status(Code::NotFound, "transport '" + request.name + "' is not installed"));
+    const auto leaving = found->workers;
+    transports_.erase(found);
+    tellDirectory();
+    // First no tracker may use the workers any more, then they end, then the caller hears of it. Replies may come from
+    // other loops and after this actor's end; `self` keeps its memory.
+    send(directory_, PublishLocal{[this, self = caf::strong_actor_ptr(ctrl()), leaving, reply = request.reply](Status) {
+             afterTrackers([this, self, leaving, reply] { endWorkers(leaving, [reply] { reply(Status::ok()); }); });
+         }});
+}
+
+void Supervisor::afterTrackers(std::function<void()> reached) {
+    const auto barrier = std::make_shared<Countdown>(1 + trackers_.size(), std::move(reached));
+    for (const caf::actor& tracker : trackers_)
+        send(tracker, AwaitSourceIdle{ByteRange{}, kForever, [barrier, home = &loop()](const std::vector<BatchID>&) {
+                          home->post([barrier] { barrier->part(); });
+                      }});
+    barrier->part();
+}
+
+void Supervisor::endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone) {
+    const auto left = std::make_shared<Countdown>(1 + leaving.size(), std::move(gone));
+    for (const std::uint32_t index : leaving) {
+        if (index >= workers_.size() || !workers_[index]) {
+            left->part();
+            continue;
+        }
+        // Gone means gone: the Nic, its port and its sockets, before the caller hears of it.
+        workers_[index]->attach_functor(
+            [left, home = &loop()](const caf::error&) { home->post([left] { left->part(); }); });
+        send_exit(workers_[index], caf::exit_reason::user_shutdown);
+        workers_[index] = nullptr;
+    }
+    left->part();
+}
+
+void Supervisor::tellDirectory() {
+    send(directory_, DataPlane{trackers_, workers_});
+    send(directory_, TransportsChanged{transports_});
+}
+
+// --- regions -----------------------------------------------------------------------------------------------------
+
+void Supervisor::quiesce(const QuiesceRange& request) {
+    struct Gather {
+        std::size_t left;
+        std::vector<BatchID> users;
+    };
+    const auto gather = std::make_shared<Gather>(Gather{trackers_.size(), {}});
+    // Trackers answer on their own loops; what they say is put together here. `self` keeps this actor's memory.
+    const caf::strong_actor_ptr self(ctrl());
+    for (const caf::actor& tracker : trackers_) {
+        send(tracker, AwaitSourceIdle{request.range, request.deadline, [this, self, gather, request, home = &loop()](
+                                                                           const std::vector<BatchID>& users) {
+            home->post([this, self, gather, request, users] {
+                gather->users.insert(gather->users.end(), users.begin(), users.end());
+                if (--gather->left != 0) return;
+                if (gather->users.empty())
+                    quiescePeers(request);
+                else
+                    request.reply(gather->users);
+            });
+        }});
+    }
+}
+
+void Supervisor::quiescePeers(const QuiesceRange& request) {
+    const auto left = std::make_shared<Countdown>(1 + workers_.size(), [reply = request.reply] { reply(std::vector<BatchID>()); });
+    for (const caf::actor& worker : workers_) {
+        if (!worker) {
+            left->part();
+            continue;
+        }
+        send(worker, AwaitPeersIdle{request.range, request.deadline,
+                                    [left, home = &loop()] { home->post([left] { left->part(); }); }});
+    }
+    left->part();
+}
+
+// --- the end -----------------------------------------------------------------------------------------------------
+
+void Supervisor::shutDown(const Shutdown& request) {
+    if (std::exchange(ending_, true)) return;
+    loop().cancelTimer(restart_timer_);
+    const caf::strong_actor_ptr self(ctrl());
+    const auto idle = std::make_shared<Countdown>(trackers_.size(), [this, self] { endActors(); });
+    for (const caf::actor& tracker : trackers_) {
+        send(tracker, EndAll{Status(Code::Canceled, "the engine ends")});
+        send(tracker, AwaitSourceIdle{kEverything, request.deadline, [idle, home = &loop()](const std::vector<BatchID>&) {
+                          home->post([idle] { idle->part(); });
+                      }});
+    }
+    // A tracker that is gone answers nothing.
+    drain_timer_ = loop().runAt(request.deadline, [this] { endActors(); });
+}
+
+void Supervisor::endActors() {
+    if (std::exchange(actors_told_, true)) return;
+    if (control_server_) send(control_server_, Shutdown{});
+    send(directory_, Shutdown{});
+    for (const caf::actor& worker : workers_)
+        if (worker) send_exit(worker, caf::exit_reason::user_shutdown);
+    for (const caf::actor& tracker : trackers_) send_exit(tracker, caf::exit_reason::user_shutdown);
+    if (alive_ == 0) quit();
+}
+
+void Supervisor::ended(const caf::down_msg& down) {
+    --alive_;
+    const bool by_defect = down.reason && down.reason != caf::exit_reason::user_shutdown;
+    if (actors_told_) {
+        if (alive_ == 0) quit();
+        return;
+    }
+    if (control_server_ && down.source == control_server_.address()) {
+        control_server_ = nullptr;
+        if (ending_) return;
+        const auto pause = kRestartPause * (1 << std::min(server_failures_++, 6u));
+        restart_timer_ = loop().runAt(loop().now() + pause, [this] { startControlServer(); });
+        return;
+    }
+    if (!by_defect) return;
+    log_->critical("an actor of the data plane ended; all transfers end with it");
+    const Status cause(Code::Internal, "an actor of the engine ended by a defect; see the log");
+    for (const caf::actor& tracker : trackers_) send(tracker, EndAll{cause});
+    if (plan_.on_fatal) plan_.on_fatal(cause);
+}
+
+}  // namespace troupe

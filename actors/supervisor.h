@@ -1,0 +1,80 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/batch.h"
+#include "actors/control_server.h"
+#include "actors/hosted_actor.h"
+#include "actors/segment_directory.h"
+#include "messages/control_plane.h"
+#include "messages/data_plane.h"
+
+namespace troupe {
+
+/// The engine's root actor: spawns the others, watches them, and ends them in order. Lives on the control loop.
+///
+/// The ControlServer is restarted when it ends by a defect, with a growing pause. The directory, the trackers and the
+/// workers hold what cannot be made anew (open segments, running tasks): when one of them ends by itself, every
+/// running task that can still be reached is ended and `onFatal` is told, so that nobody waits for ever.
+class Supervisor final : public HostedActor {
+  public:
+    struct Plan {
+        Loop* control_loop = nullptr;
+        std::vector<Loop*> data_loops;
+        SegmentDirectory::Local local;
+        std::unique_ptr<MetadataStore> store;
+        int listener = -1;  ///< Of the control port; duplicated for each ControlServer.
+        const RegistrationTable* regions = nullptr;
+        const BatchTable* batches = nullptr;
+        SegmentBoard* board = nullptr;
+        const Config* settings = nullptr;
+        std::function<void()> on_ended;              ///< When all actors are gone, this one last.
+        std::function<void(const Status&)> on_fatal; ///< A data-plane actor ended by a defect.
+    };
+
+    Supervisor(caf::actor_config& config, Loop& loop, Plan plan, Logger log);
+    ~Supervisor() override;
+
+    const char* name() const override { return "troupe.supervisor"; }
+
+    /// Handles of the actors that others talk to directly; valid from construction.
+    const std::vector<caf::actor>& trackers() const { return trackers_; }
+    const caf::actor& directory() const { return directory_; }
+
+  protected:
+    caf::behavior make_behavior() override;
+    void on_exit() override;
+
+  private:
+
+    void startControlServer();
+    void install(const InstallTransport& request);
+    void uninstall(const UninstallTransport& request);
+    void endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone);
+    /// Calls `reached` once every tracker has handled what was sent to it before.
+    void afterTrackers(std::function<void()> reached);
+    void tellDirectory();
+    void quiesce(const QuiesceRange& request);
+    void quiescePeers(const QuiesceRange& request);
+    void shutDown(const Shutdown& request);
+    void endActors();
+    void ended(const caf::down_msg& down);
+
+    Plan plan_;
+    caf::actor directory_;
+    caf::actor control_server_;
+    std::vector<caf::actor> trackers_;
+    std::vector<caf::actor> workers_;  ///< By index; null where one has left.
+    std::vector<InstalledTransport> transports_;
+    std::size_t alive_ = 0;  ///< Children that have not ended.
+    bool ending_ = false;
+    bool actors_told_ = false;
+    std::uint32_t server_failures_ = 0;
+    Reactor::TimerId restart_timer_ = 0;
+    Reactor::TimerId drain_timer_ = 0;
+};
+
+}  // namespace troupe

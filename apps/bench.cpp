@@ -1,0 +1,214 @@
+#include "apps/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/bench_row.h"
+#include "apps/support/arguments.h"
+#include "apps/support/payload.h"
+#include "apps/support/progress.h"
+#include "apps/support/table.h"
+#include "apps/support/units.h"
+
+namespace troupe::apps {
+
+namespace {
+
+constexpr std::uint64_t kDefaultFootprint = 64u << 20;  ///< More than the caches of most machines.
+constexpr std::uint64_t kSweepBatchBytes = 64u << 20;   ///< A sweep leaves out rows with larger batches.
+
+/// Bytes per thread and side that a row works on.
+Result<std::uint64_t> shareOf(const BenchOptions& options, std::uint64_t block, std::uint64_t batch,
+                              std::uint64_t available) {
+    const std::uint64_t blocks_in_flight = batch * options.inflight;
+    if (block > available / blocks_in_flight)
+        return {Code::InvalidArgument,
+                fmt::format("blocks of {} x batch {} x {} in flight do not fit the {} of remote memory that each of {} "
+                            "threads has; serve more (troupe serve --size) or ask for less",
+                            formatBytes(block), batch, options.inflight, formatBytes(available), options.threads)};
+    const std::uint64_t needed = block * blocks_in_flight;
+    if (options.footprint != 0 && options.footprint < needed)
+        return {Code::InvalidArgument, fmt::format("--footprint {} is less than the {} in flight; give at least that",
+                                                   formatBytes(options.footprint), formatBytes(needed))};
+    const std::uint64_t wanted = options.footprint != 0 ? options.footprint : std::max(kDefaultFootprint, needed);
+    if (options.footprint > available)
+        return {Code::InvalidArgument,
+                fmt::format("--footprint {} for each of {} threads does not fit the target; it has {} for each",
+                            formatBytes(options.footprint), options.threads, formatBytes(available))};
+    return std::min(wanted, available) / block * block;
+}
+
+Result<std::vector<RowPlan>> planRows(const BenchOptions& options, std::uint64_t available) {
+    std::vector<std::uint64_t> blocks = options.block_sizes;
+    std::vector<std::uint32_t> batches = options.batch_sizes;
+    if (options.sweep) {
+        blocks = {4u << 10, 16u << 10, 64u << 10, 256u << 10, 1u << 20, 4u << 20};
+        batches = {1, 16, 128};
+    }
+    std::vector<RowPlan> plans;
+    for (const bool write : {true, false}) {
+        if (options.operation == (write ? "read" : "write")) continue;
+        for (const auto block : blocks) {
+            for (const auto batch : batches) {
+                const bool large = block * batch > std::min(kSweepBatchBytes, available / options.inflight);
+                if (options.sweep && large) continue;
+                const auto share = shareOf(options, block, batch, available);
+                if (!share) return share.status();
+                plans.push_back({write, block, batch, *share});
+            }
+        }
+    }
+    if (plans.empty()) return {Code::InvalidArgument, "the target has too little memory for any row of the sweep"};
+    return plans;
+}
+
+/// The remote memory: the target's, or with --local a stretch of our own.
+Result<Target> findRemote(const BenchOptions& options, Session& session) {
+    if (!options.local) return session.openTarget(options.target);
+    std::uint64_t share = std::max(kDefaultFootprint, options.footprint);
+    const std::vector<std::uint64_t> blocks =
+        options.sweep ? std::vector<std::uint64_t>{1u << 20} : options.block_sizes;
+    const std::vector<std::uint32_t> batches = options.sweep ? std::vector<std::uint32_t>{64} : options.batch_sizes;
+    const std::uint64_t block = *std::max_element(blocks.begin(), blocks.end());
+    const std::uint64_t flight = *std::max_element(batches.begin(), batches.end()) * std::uint64_t{options.inflight};
+    if (block > UINT64_MAX / 4096 / flight)
+        return {Code::InvalidArgument, "the block sizes and batch sizes are larger than any memory"};
+    share = std::max(share, block * flight);
+    const auto memory = session.addMemory(share * options.threads, options.huge, true);
+    if (!memory) return memory.status();
+    return Target{kLocalSegmentID,
+                  session.engine().localSegmentName(),
+                  {reinterpret_cast<std::uint64_t>(memory->data()), memory->size()}};
+}
+
+Status checkOptions(const BenchOptions& options) {
+    if (options.local != options.target.empty())
+        return {Code::InvalidArgument, "give a target segment (host:port with p2p), or --local, and not both"};
+    if (options.seconds == 0) return {Code::InvalidArgument, "--duration must be more than 0 seconds"};
+    if (options.engine.transport == "host" && !options.local)
+        return {Code::InvalidArgument, "--transport host works within one process only; use it with --local"};
+    if (options.engine.transport == "null" && options.verify)
+        return {Code::InvalidArgument,
+                "--transport null moves no bytes, so there is nothing to verify; leave --verify out"};
+    return Status::ok();
+}
+
+/// Within one process bytes are copied, whatever else is installed.
+std::string transportUsed(const BenchOptions& options) {
+    return options.local && options.engine.transport == "tcp" ? "host" : options.engine.transport;
+}
+
+Status runCommand(const BenchOptions& options, Console& console) {
+    const auto report = bench(options, console);
+    if (!report) return report.status();
+    fmt::print(console.out, "{}\n", options.engine.common.json ? report->toJson().dump(2) : report->toString());
+    return Status::ok();
+}
+
+}  // namespace
+
+nlohmann::json BenchReport::toJson() const {
+    auto list = nlohmann::json::array();
+    for (const auto& row : rows)
+        list.push_back({{"operation", row.operation},
+                        {"block_size", row.block_size},
+                        {"batch_size", row.batch_size},
+                        {"batches", row.batches},
+                        {"gigabytes_per_s", row.gigabytes_per_s},
+                        {"requests_per_s", row.requests_per_s},
+                        {"batch_p50_us", row.p50_us},
+                        {"batch_p99_us", row.p99_us},
+                        {"batch_p999_us", row.p999_us},
+                        {"cpu_s_per_gb", row.cpu_s_per_gb},
+                        {"verified", row.verified}});
+    return {{"ok", true},           {"target", target},   {"transport", transport}, {"threads", threads},
+            {"inflight", inflight}, {"scatter", scatter}, {"stopped", stopped},     {"rows", list}};
+}
+
+std::string BenchReport::toString() const {
+    Table table(
+        {"operation", "block", "batch", "GB/s", "requests/s", "p50 us", "p99 us", "p99.9 us", "CPU s/GB", "verified"});
+    for (const auto& row : rows)
+        table.add({row.operation, formatBytes(row.block_size), std::to_string(row.batch_size),
+                   fmt::format("{:.3f}", row.gigabytes_per_s), fmt::format("{:.0f}", row.requests_per_s),
+                   fmt::format("{:.1f}", row.p50_us), fmt::format("{:.1f}", row.p99_us),
+                   fmt::format("{:.1f}", row.p999_us), fmt::format("{:.3f}", row.cpu_s_per_gb),
+                   row.verified ? "yes" : "no"});
+    return table.toString() +
+           fmt::format("target {}, transport {}, {} thread{}, {} batches in flight each; latencies are of a batch{}",
+                       target, transport, threads, threads == 1 ? "" : "s", inflight,
+                       stopped ? "\nstopped before the last row" : "");
+}
+
+Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
+    if (auto status = checkOptions(options); !status) return status;
+    auto session = Session::start(options.engine);
+    if (!session) return session.status();
+    const auto remote = findRemote(options, **session);
+    if (!remote) return remote.status();
+    const auto plans = planRows(options, remote->range.length / options.threads);
+    if (!plans) return plans.status();
+    std::uint64_t share = 0;
+    for (const auto& plan : *plans) share = std::max(share, plan.share);
+    const auto local = (*session)->addMemory(share * options.threads, options.huge, false);
+    if (!local) return local.status();
+    fillPayload(*local, options.seed, 0);
+
+    BenchReport report{.target = remote->name,
+                       .transport = transportUsed(options),
+                       .threads = options.threads,
+                       .inflight = options.inflight,
+                       .scatter = options.scatter,
+                       .stopped = false,
+                       .rows = {}};
+    Progress progress(console.progress, "bench");
+    const BenchMemory memory{*local, *remote};
+    for (std::size_t i = 0; i < plans->size() && !report.stopped; ++i) {
+        const auto& plan = (*plans)[i];
+        auto row = runRow(options, plan, (*session)->engine(), memory, console, [&](double done) {
+            progress.update((static_cast<double>(i) + done) / static_cast<double>(plans->size()), describe(plan));
+        });
+        if (!row) return row.status();
+        report.stopped = row->batches == 0 && console.stop->requested();
+        if (!report.stopped) report.rows.push_back(std::move(row).value());
+    }
+    return report;
+}
+
+void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
+    auto options = std::make_shared<BenchOptions>();
+    auto* command = app.add_subcommand("bench", "Measure reads and writes of a segment");
+    command->add_option("target", options->target, "Segment, host:port with p2p");
+    command->add_flag("--local", options->local, "Work on memory of the own segment instead of a target");
+    addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
+    command->add_option("--batch_size,--batch-size", options->batch_sizes, "Requests of one batch")
+        ->delimiter(',')
+        ->check(CLI::Range(1u, 65536u))
+        ->capture_default_str();
+    command->add_option("--threads", options->threads, "Submitting threads")
+        ->check(CLI::Range(1u, 256u))
+        ->capture_default_str();
+    addSeconds(*command, "--duration", options->seconds, "Time measured for each row");
+    addSeconds(*command, "--warmup", options->warmup, "Time before it");
+    command->add_option("--operation", options->operation, "read, write or both")
+        ->check(CLI::IsMember({"read", "write", "both"}))
+        ->capture_default_str();
+    addBytes(*command, "--footprint", options->footprint, "Memory per thread and side [64MiB, more if needed]");
+    command->add_option("--inflight", options->inflight, "Batches per thread at the same time")
+        ->check(CLI::Range(1u, 1024u))
+        ->capture_default_str();
+    command->add_flag("--verify", options->verify, "Compare the contents after each row");
+    command->add_flag("--scatter", options->scatter, "Blocks in scattered order on both sides, so that none merge");
+    command->add_flag("--sweep", options->sweep, "Block sizes 4 KiB to 4 MiB by batches of 1, 16 and 128");
+    command->add_flag("--huge", options->huge, "Take local memory from the pool of huge pages");
+    command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
+    addEngineOptions(*command, options->engine);
+    command->callback([options, &chosen] {
+        chosen.name = "bench";
+        chosen.json = options->engine.common.json;
+        chosen.run = [options](Console& console) { return runCommand(*options, console); };
+    });
+}
+
+}  // namespace troupe::apps

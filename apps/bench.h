@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/support/command.h"
+#include "apps/support/session.h"
+
+namespace troupe::apps {
+
+struct BenchOptions {
+    EngineArguments engine;
+    std::string target;
+    bool local = false;  ///< Against memory of the own segment.
+    std::vector<std::uint64_t> block_sizes = {64u << 10};
+    std::vector<std::uint32_t> batch_sizes = {16};
+    unsigned threads = 1;
+    double seconds = 2;              ///< Measured, of each row.
+    double warmup = 0.3;             ///< Before, seconds.
+    std::string operation = "both";  ///< "read", "write" or "both".
+    std::uint64_t footprint = 0;     ///< Bytes per thread and side; 0: 64 MiB, more where a row needs it.
+    unsigned inflight = 2;           ///< Batches per thread at the same time.
+    bool verify = false;
+    bool scatter = false;
+    bool sweep = false;
+    bool huge = false;
+    std::uint64_t seed = 1;
+};
+
+/// What one combination of operation, block size and batch size gave.
+struct BenchRow {
+    std::string operation;
+    std::uint64_t block_size = 0;
+    std::uint32_t batch_size = 0;
+    std::uint64_t batches = 0;   ///< Completed while measured.
+    double gigabytes_per_s = 0;  ///< 10^9 bytes.
+    double requests_per_s = 0;
+    double p50_us = 0;  ///< Of a batch, from submit to its observed end.
+    double p99_us = 0;
+    double p999_us = 0;
+    double cpu_s_per_gb = 0;  ///< User and system time of this process.
+    bool verified = false;
+};
+
+struct BenchReport {
+    std::string target;
+    std::string transport;
+    unsigned threads = 1;
+    unsigned inflight = 1;
+    bool scatter = false;
+    bool stopped = false;  ///< By the stop signal, before the last row.
+    std::vector<BenchRow> rows;
+
+    nlohmann::json toJson() const;
+    std::string toString() const;
+};
+
+/// Measures every row. InvalidArgument when a row does not fit the memory; ChecksumMismatch when verification fails.
+Result<BenchReport> bench(const BenchOptions& options, const Console& console);
+
+/// troupe bench.
+void addBenchCommand(CLI::App& app, ChosenCommand& chosen);
+
+}  // namespace troupe::apps

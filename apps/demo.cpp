@@ -1,0 +1,210 @@
+#include "apps/demo.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/bench.h"
+#include "apps/replay.h"
+#include "apps/support/arguments.h"
+#include "apps/support/child_process.h"
+#include "apps/support/table.h"
+#include "apps/support/trace.h"
+#include "apps/support/units.h"
+#include "apps/verify.h"
+
+namespace troupe::apps {
+
+namespace {
+
+constexpr std::chrono::seconds kServerStart{20};  ///< A slow machine may need some to map and register the memory.
+constexpr std::chrono::seconds kServerEnd{10};
+
+struct DemoOptions {
+    CommonOptions common;
+    std::string trace;  ///< Empty: the bundled one.
+    double verify_seconds = 4;
+    double bench_seconds = 1;         ///< Each row.
+    std::uint64_t size = 256u << 20;  ///< Served memory, bytes.
+};
+
+/// Where the bundled trace lies: beside the program as installed or built, or in the source tree it was built in.
+Result<std::string> findTrace(const std::string& given) {
+    if (!given.empty()) return given;
+    const auto folder = std::filesystem::path(ownProgramPath()).parent_path();
+    const std::array candidates = {folder / "../share/troupe/small_trace.jsonl",
+                                   folder / "../../../apps/data/small_trace.jsonl"};
+    std::error_code error;
+    for (const auto& candidate : candidates)
+        if (std::filesystem::exists(candidate, error)) return candidate.lexically_normal().string();
+    return {Code::NotFound, fmt::format("the bundled trace is not at {}; give one with --trace (make it with troupe "
+                                        "trace-gen -o FILE)",
+                                        candidates[0].lexically_normal().string())};
+}
+
+/// The second process.
+struct Server {
+    ChildProcess process;
+    std::string segment;
+    std::uint64_t length = 0;
+};
+
+Result<Server> startServer(const DemoOptions& options) {
+    std::vector<std::string> arguments = {ownProgramPath(), "serve", "--json", "--until-eof",
+                                          "--regions",      "4",     "--size", std::to_string(options.size)};
+    if (!options.common.config_file.empty())
+        arguments.insert(arguments.end(), {"--config", options.common.config_file});
+    for (const auto& setting : options.common.settings) arguments.insert(arguments.end(), {"--set", setting});
+    auto process = ChildProcess::start(arguments);
+    if (!process) return process.status();
+    const auto line = process->readLine(kServerStart);
+    if (!line) return line.status().withContext("the serving process did not start; its message is above");
+    const auto answer = nlohmann::json::parse(*line, nullptr, false);
+    if (!answer.is_object() || !answer.contains("segment") || !answer.contains("length"))
+        return {Code::Internal, "the serving process answered '" + *line + "'"};
+    return Server{std::move(process).value(), answer["segment"].get<std::string>(),
+                  answer["length"].get<std::uint64_t>()};
+}
+
+class Demo {
+  public:
+    Demo(const DemoOptions& options, Console& console) : options_(options), console_(console) {}
+    Status run();
+
+  private:
+    Status runSteps(const std::string& trace);
+    Status step(int number, const std::string& what);
+    EngineArguments engineArguments() const {
+        EngineArguments arguments;
+        arguments.common = options_.common;
+        return arguments;
+    }
+    void print() const;
+
+    const DemoOptions& options_;
+    Console& console_;
+    std::optional<Server> server_;
+    VerifyReport verified_;
+    BenchReport bench_;
+    ReplayReport replay_;
+    TimePoint started_ = Clock::now();
+};
+
+Status Demo::step(int number, const std::string& what) {
+    if (console_.stop->requested()) return {Code::Canceled, "stopped"};
+    if (console_.progress != nullptr) fmt::print(console_.progress, "[{}/4] {}\n", number, what);
+    return Status::ok();
+}
+
+Status Demo::runSteps(const std::string& trace) {
+    if (auto status = step(1, "starting a second process that serves memory"); !status) return status;
+    auto server = startServer(options_);
+    if (!server) return server.status();
+    server_.emplace(std::move(server).value());
+
+    if (auto status = step(2, "verify: random writes and reads, every byte compared"); !status) return status;
+    VerifyOptions verify_options;
+    verify_options.engine = engineArguments();
+    verify_options.target = server_->segment;
+    verify_options.seconds = options_.verify_seconds;
+    auto verified = verify(verify_options, console_);
+    if (!verified) return verified.status().withContext("verify");
+    verified_ = *verified;
+
+    if (auto status = step(3, "bench: writes and reads of three block sizes"); !status) return status;
+    BenchOptions bench_options;
+    bench_options.engine = engineArguments();
+    bench_options.target = server_->segment;
+    bench_options.block_sizes = {4u << 10, 64u << 10, 1u << 20};
+    bench_options.batch_sizes = {32};
+    bench_options.seconds = options_.bench_seconds;
+    bench_options.warmup = 0.2;
+    bench_options.verify = true;
+    auto measured = bench(bench_options, console_);
+    if (!measured) return measured.status().withContext("bench");
+    bench_ = std::move(measured).value();
+
+    if (auto status = step(4, "replay: a chat service's requests, as KV-cache traffic"); !status) return status;
+    ReplayOptions replay_options;
+    replay_options.engine = engineArguments();
+    replay_options.target = server_->segment;
+    replay_options.trace = trace;
+    replay_options.as_fast_as_possible = true;
+    auto replayed = replay(replay_options, console_);
+    if (!replayed) return replayed.status().withContext("replay");
+    replay_ = std::move(replayed).value();
+    return console_.stop->requested() ? Status(Code::Canceled, "stopped") : Status::ok();
+}
+
+Status Demo::run() {
+    const auto trace = findTrace(options_.trace);
+    if (!trace) return trace.status();
+    // A trace that cannot be read is said now, not after everything else.
+    if (const auto requests = readTraceFile(*trace); !requests) return requests.status();
+    if (auto status = runSteps(*trace); !status) {
+        if (server_)
+            if (const auto code = server_->process.wait(std::chrono::milliseconds(0)))
+                return status.withContext(fmt::format("the serving process has ended (code {})", *code));
+        return status;
+    }
+    server_->process.closeInput();
+    const auto code = server_->process.wait(kServerEnd);
+    if (!code) return code.status().withContext("ending the serving process");
+    if (*code != 0) return {Code::Internal, fmt::format("the serving process ended with code {}", *code)};
+    print();
+    return Status::ok();
+}
+
+void Demo::print() const {
+    const double seconds = toSeconds(Clock::now() - started_);
+    if (options_.common.json) {
+        const nlohmann::json report = {{"ok", true},
+                                       {"mismatches", 0},
+                                       {"seconds", seconds},
+                                       {"serve", {{"segment", server_->segment}, {"length", server_->length}}},
+                                       {"verify", verified_.toJson()},
+                                       {"bench", bench_.toJson()},
+                                       {"replay", replay_.toJson()}};
+        fmt::print(console_.out, "{}\n", report.dump(2));
+        return;
+    }
+    Table table({"step", "what", "speed", "result"});
+    table.alignLeft();
+    table.add({"serve", formatBytes(server_->length), "", "segment " + server_->segment + ", another process"});
+    table.add({"verify", fmt::format("{} writes, {} reads", verified_.writes, verified_.reads),
+               formatRate(static_cast<double>(verified_.bytes_written + verified_.bytes_read) / verified_.seconds),
+               "no mismatch"});
+    for (const auto& row : bench_.rows)
+        table.add({"bench", fmt::format("{} {} x {}", row.operation, formatBytes(row.block_size), row.batch_size),
+                   formatRate(row.gigabytes_per_s * 1e9),
+                   fmt::format("p50 {:.0f} us, p99 {:.0f} us a batch, {}", row.p50_us, row.p99_us,
+                               row.verified ? "no mismatch" : "not compared")});
+    table.add({"replay", fmt::format("{} requests, {} blocks", replay_.requests, replay_.blocks),
+               formatRate(replay_.gigabytesPerSecond() * 1e9),
+               fmt::format("{:.0f} % hits, p50 {}, p99 {} a request, no mismatch", replay_.hitRate() * 100,
+                           formatTime(replay_.latency.percentile(0.5)), formatTime(replay_.latency.percentile(0.99)))});
+    fmt::print(console_.out, "{}all done in {:.0f} s, no mismatch\n", table.toString(), seconds);
+}
+
+}  // namespace
+
+void addDemoCommand(CLI::App& app, ChosenCommand& chosen) {
+    auto options = std::make_shared<DemoOptions>();
+    auto* command = app.add_subcommand("demo", "Two processes, everything once, in less than a minute");
+    addCommonOptions(*command, options->common);
+    command->add_option("--trace", options->trace, "Trace to replay instead of the bundled one")->type_name("FILE");
+    addSeconds(*command, "--verify-seconds", options->verify_seconds, "Time for verify");
+    addSeconds(*command, "--bench-seconds", options->bench_seconds, "Time for each row of bench");
+    addBytes(*command, "--size", options->size, "Memory to serve");
+    command->callback([options, &chosen] {
+        chosen.name = "demo";
+        chosen.json = options->common.json;
+        chosen.run = [options](Console& console) { return Demo(*options, console).run(); };
+    });
+}
+
+}  // namespace troupe::apps

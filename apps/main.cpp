@@ -1,0 +1,107 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/bench.h"
+#include "apps/config.h"
+#include "apps/demo.h"
+#include "apps/replay.h"
+#include "apps/serve.h"
+#include "apps/support/command.h"
+#include "apps/topo.h"
+#include "apps/trace_gen.h"
+#include "apps/verify.h"
+
+namespace troupe::apps {
+
+namespace {
+
+constexpr int kFailure = 1;
+constexpr int kUsage = 2;
+
+/// What a user can try, by the kind of the error; empty where the message says it all.
+std::string remedyFor(Code code) {
+    switch (code) {
+        case Code::ConnectionRefused:
+        case Code::NotFound: return "is the name right, and `troupe serve` running there?";
+        case Code::Timeout: return "is the peer alive, and does a firewall let its ports through?";
+        case Code::ConnectionLost:
+        case Code::PeerDown:
+            return "the peer ended or the network broke; look at the peer's own messages, then try again";
+        case Code::StaleIncarnation: return "the peer was restarted meanwhile; start again";
+        case Code::AccessDenied:
+        case Code::AddressNotRegistered: return "the owner does not offer that memory; was it unregistered meanwhile?";
+        case Code::ChecksumMismatch:
+            return "does anybody else write to that segment? If not this is a defect; please report it with this "
+                   "message";
+        case Code::Internal: return "this is a defect of Troupe; please report it with this message";
+        default: return "";
+    }
+}
+
+void report(const ChosenCommand& command, const Status& status) {
+    const bool missing_file = status.code() == Code::NotFound && status.message().find("segment") == std::string::npos;
+    const std::string remedy = missing_file ? "" : remedyFor(status.code());
+    fmt::print(stderr, "troupe {}: {}\n", command.name, status.toString());
+    if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
+    if (!command.json) return;
+    const nlohmann::json answer = {
+        {"ok", false}, {"error", {{"code", codeName(status.code())}, {"message", status.message()}, {"try", remedy}}}};
+    fmt::print(stdout, "{}\n", answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+int run(int argc, char** argv) {
+    CLI::App app("Troupe moves memory between processes and machines.", "troupe");
+    app.require_subcommand(0, 1);
+    app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+        const auto chain = failed->get_subcommands();
+        const std::string name = chain.empty() ? "troupe" : "troupe " + chain.front()->get_name();
+        return fmt::format("{}: {}\n  try: {} --help\n", name, error.what(), name);
+    });
+    app.set_version_flag("--version", std::string("troupe ") + TROUPE_VERSION);
+    ChosenCommand chosen;
+    addDemoCommand(app, chosen);
+    addServeCommand(app, chosen);
+    addBenchCommand(app, chosen);
+    addVerifyCommand(app, chosen);
+    addReplayCommand(app, chosen);
+    addTraceGenCommand(app, chosen);
+    addConfigCommand(app, chosen);
+    addTopoCommand(app, chosen);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        // Help and version are "errors" too, with exit code 0.
+        return app.exit(error) == 0 ? 0 : kUsage;
+    }
+
+    if (!chosen.run) {
+        fmt::print(stderr, "troupe: which command?\n{}", app.help());
+        return kUsage;
+    }
+
+    auto stop = StopSignal::install();
+    if (!stop) {
+        report(chosen, stop.status());
+        return kFailure;
+    }
+    Console console{stdout, stderr, &*stop};
+    const Status status = chosen.run(console);
+    if (status) return 0;
+    report(chosen, status);
+    return kFailure;
+}
+
+}  // namespace
+
+}  // namespace troupe::apps
+
+int main(int argc, char** argv) {
+    try {
+        return troupe::apps::run(argc, argv);
+    } catch (const std::exception& error) {
+        // Nothing of ours throws; this is the standard library out of memory or the like.
+        fmt::print(stderr, "troupe: {}\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,90 @@
+#include "apps/serve.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/support/arguments.h"
+#include "apps/support/session.h"
+#include "apps/support/units.h"
+
+namespace troupe::apps {
+
+namespace {
+
+struct ServeOptions {
+    EngineArguments engine;
+    std::uint64_t size = std::uint64_t{1} << 30;
+    unsigned regions = 1;
+    bool huge = false;
+    bool until_eof = false;
+};
+
+/// True at the end of standard input (or an error on it); what arrives before is ignored.
+bool inputEnded() {
+    std::array<char, 512> bytes;
+    const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+    return count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN);
+}
+
+Status waitForEnd(StopSignal& stop, bool until_eof) {
+    std::array<pollfd, 2> entries = {pollfd{stop.fd(), POLLIN, 0}, pollfd{STDIN_FILENO, POLLIN, 0}};
+    while (!stop.requested()) {
+        if (::poll(entries.data(), until_eof ? 2 : 1, -1) < 0 && errno != EINTR)
+            return {Code::Internal, std::string("poll: ") + std::strerror(errno)};
+        if (until_eof && entries[1].revents != 0 && inputEnded()) break;
+    }
+    return Status::ok();
+}
+
+Status serve(const ServeOptions& options, Console& console) {
+    auto session = Session::start(options.engine);
+    if (!session) return session.status();
+    auto& engine = (*session)->engine();
+    const auto memory = (*session)->addMemory(options.size, options.huge, true, options.regions);
+    if (!memory) return memory.status();
+
+    const auto address = reinterpret_cast<std::uint64_t>(memory->data());
+    if (options.engine.common.json) {
+        const nlohmann::json line = {
+            {"segment", engine.localSegmentName()}, {"addr", address}, {"length", memory->size()}};
+        fmt::print(console.out, "{}\n", line.dump());
+    } else {
+        fmt::print(console.out, "serving {} at {} as segment {}; {} to stop\n", formatBytes(memory->size()),
+                   formatAddress(address), engine.localSegmentName(),
+                   options.until_eof ? "close standard input" : "Ctrl-C");
+    }
+    std::fflush(console.out);
+    if (auto status = waitForEnd(*console.stop, options.until_eof); !status) return status;
+    return engine.freeEngine();
+}
+
+}  // namespace
+
+void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
+    auto options = std::make_shared<ServeOptions>();
+    auto* command = app.add_subcommand("serve", "Expose a segment of registered memory until SIGINT or SIGTERM");
+    addEngineOptions(*command, options->engine);
+    addBytes(*command, "--size", options->size, "Memory to serve");
+    command->add_option("--regions", options->regions, "Register the memory in this many touching pieces")
+        ->check(CLI::Range(1u, 1'000'000u))
+        ->capture_default_str();
+    command->add_option("--threads", options->engine.data_loops, "Data loop threads; 0: as configured")
+        ->check(CLI::Range(0u, 64u))
+        ->capture_default_str();
+    command->add_flag("--huge", options->huge, "Take the memory from the pool of huge pages");
+    command->add_flag("--until-eof", options->until_eof, "Also stop when standard input ends");
+    command->callback([options, &chosen] {
+        chosen.name = "serve";
+        chosen.json = options->engine.common.json;
+        chosen.run = [options](Console& console) { return serve(*options, console); };
+    });
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,64 @@
+#include "apps/support/arguments.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "apps/support/units.h"
+#include "base/config.h"
+
+namespace troupe::apps {
+
+namespace {
+
+std::uint64_t bytesOrThrow(const std::string& name, const std::string& text) {
+    const auto bytes = parseBytes(text);
+    if (!bytes) throw CLI::ValidationError(name, bytes.status().message());
+    return *bytes;
+}
+
+double secondsOrThrow(const std::string& name, const std::string& text) {
+    double seconds = 0;
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, seconds);
+    if (parsed.ec != std::errc() || parsed.ptr != end) {
+        const auto time = parseTime(text);
+        if (!time) throw CLI::ValidationError(name, time.status().message());
+        seconds = toSeconds(*time);
+    }
+    constexpr double kLongest = 1e8;  // Three years; above, times in nanoseconds come near their end.
+    if (!(seconds >= 0 && seconds <= kLongest))
+        throw CLI::ValidationError(name, fmt::format("'{}' is not between 0 and {:.0e} seconds", text, kLongest));
+    return seconds;
+}
+
+}  // namespace
+
+CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& bytes, const std::string& description) {
+    auto* option = app.add_option_function<std::string>(
+        name, [name, &bytes](const std::string& text) { bytes = bytesOrThrow(name, text); }, description);
+    return option->type_name("SIZE")->default_str(bytes == 0 ? "" : formatBytes(bytes));
+}
+
+CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<std::uint64_t>& bytes,
+                          const std::string& description) {
+    auto* option = app.add_option_function<std::vector<std::string>>(
+        name,
+        [name, &bytes](const std::vector<std::string>& texts) {
+            bytes.clear();
+            for (const auto& text : texts) {
+                bytes.push_back(bytesOrThrow(name, text));
+                if (bytes.back() == 0) throw CLI::ValidationError(name, "a size of 0 makes no sense here");
+            }
+        },
+        description);
+    return option->type_name("SIZE,...")->delimiter(',');
+}
+
+CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description) {
+    auto* option = app.add_option_function<std::string>(
+        name, [name, &seconds](const std::string& text) { seconds = secondsOrThrow(name, text); }, description);
+    return option->type_name("SECONDS")->default_str(seconds == 0 ? "" : fmt::format("{:g}", seconds));
+}
+
+}  // namespace troupe::apps

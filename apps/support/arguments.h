@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace troupe::apps {
+
+/// Options whose values carry units. A value that does not parse is reported like any other bad argument. The
+/// variable must outlive the parse; its value at this call is shown as the default.
+
+/// "4096", "64KiB", "1GiB".
+CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& bytes, const std::string& description);
+/// "4KiB,64KiB,1MiB"; none may be 0.
+CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<std::uint64_t>& bytes,
+                          const std::string& description);
+/// Seconds as a bare number ("5", "0.5"), or with a unit ("500ms", "2s", "1min").
+CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description);
+
+}  // namespace troupe::apps

@@ -1,0 +1,181 @@
+#include "apps/support/child_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "base/clock.h"
+
+extern char** environ;
+
+namespace troupe::apps {
+
+namespace {
+
+constexpr std::chrono::milliseconds kEndBound{3000};  ///< For a child to end by itself before it is killed.
+constexpr std::chrono::milliseconds kWaitStep{5};
+
+struct Pipe {
+    UniqueFd reader;
+    UniqueFd writer;
+};
+
+Result<Pipe> makePipe() {
+    std::array<int, 2> fds{};
+    if (::pipe2(fds.data(), O_CLOEXEC) != 0)
+        return {Code::ResourceExhausted, std::string("pipe2: ") + std::strerror(errno)};
+    return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+    std::vector<char*> result;
+    for (auto& text : strings) result.push_back(text.data());
+    result.push_back(nullptr);
+    return result;
+}
+
+/// posix_spawn's attribute and action objects, destroyed together.
+class SpawnSetup {
+  public:
+    SpawnSetup() {
+        posix_spawn_file_actions_init(&actions);
+        posix_spawnattr_init(&attributes);
+    }
+    SpawnSetup(const SpawnSetup&) = delete;
+    SpawnSetup& operator=(const SpawnSetup&) = delete;
+    ~SpawnSetup() {
+        posix_spawn_file_actions_destroy(&actions);
+        posix_spawnattr_destroy(&attributes);
+    }
+
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+};
+
+}  // namespace
+
+Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments, const Options& options) {
+    auto input = makePipe();
+    if (!input) return input.status();
+    auto output = makePipe();
+    if (!output) return output.status();
+
+    SpawnSetup setup;
+    posix_spawn_file_actions_adddup2(&setup.actions, input->reader.get(), STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&setup.actions, output->writer.get(), STDOUT_FILENO);
+    if (!options.stderr_path.empty())
+        posix_spawn_file_actions_addopen(&setup.actions, STDERR_FILENO, options.stderr_path.c_str(),
+                                         O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    // The parent may have blocked signals for its StopSignal; the child starts with none blocked.
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&setup.attributes, &none);
+    posix_spawnattr_setflags(&setup.attributes, POSIX_SPAWN_SETSIGMASK);
+
+    std::vector<std::string> argument_copies = arguments;
+    std::vector<std::string> environment;
+    for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
+    environment.insert(environment.end(), options.environment.begin(), options.environment.end());
+    pid_t pid = -1;
+    const int error = ::posix_spawn(&pid, arguments.at(0).c_str(), &setup.actions, &setup.attributes,
+                                    pointers(argument_copies).data(), pointers(environment).data());
+    if (error != 0)
+        return {error == ENOENT ? Code::NotFound : Code::ResourceExhausted,
+                "cannot start " + arguments[0] + ": " + std::strerror(error)};
+    ChildProcess child;
+    child.pid_ = pid;
+    child.input_ = std::move(input->writer);
+    child.output_ = std::move(output->reader);
+    return child;
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      exit_code_(other.exit_code_),
+      input_(std::move(other.input_)),
+      output_(std::move(other.output_)),
+      buffer_(std::move(other.buffer_)) {}
+
+ChildProcess::~ChildProcess() {
+    if (pid_ < 0) return;
+    closeInput();
+    signal(SIGTERM);
+    if (wait(kEndBound)) return;
+    signal(SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+}
+
+Result<bool> ChildProcess::readMore(std::chrono::milliseconds timeout) {
+    pollfd entry{output_.get(), POLLIN, 0};
+    const int ready = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(timeout.count(), 0)));
+    if (ready < 0 && errno == EINTR) return true;
+    if (ready <= 0) return {Code::Timeout, "the child process " + std::to_string(pid_) + " said nothing in time"};
+    std::array<char, 4096> bytes;
+    const ssize_t count = ::read(output_.get(), bytes.data(), bytes.size());
+    if (count > 0) buffer_.append(bytes.data(), static_cast<std::size_t>(count));
+    return count > 0;
+}
+
+Result<std::string> ChildProcess::readLine(std::chrono::milliseconds timeout) {
+    const TimePoint deadline = Clock::now() + timeout;
+    for (;;) {
+        if (const auto end = buffer_.find('\n'); end != std::string::npos) {
+            std::string line = buffer_.substr(0, end);
+            buffer_.erase(0, end + 1);
+            return line;
+        }
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+        const auto more = readMore(left);
+        if (!more) return more.status();
+        if (!*more) return {Code::ConnectionLost, "the child process ended before it answered"};
+    }
+}
+
+Result<std::string> ChildProcess::readAll(std::chrono::milliseconds timeout) {
+    const TimePoint deadline = Clock::now() + timeout;
+    for (;;) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+        const auto more = readMore(left);
+        if (!more) return more.status();
+        if (!*more) return std::exchange(buffer_, {});
+    }
+}
+
+void ChildProcess::signal(int number) const {
+    if (pid_ > 0) ::kill(pid_, number);
+}
+
+Result<int> ChildProcess::wait(std::chrono::milliseconds timeout) {
+    const TimePoint deadline = Clock::now() + timeout;
+    while (pid_ > 0) {
+        int status = 0;
+        const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
+        if (ended == pid_) {
+            exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+            pid_ = -1;
+            break;
+        }
+        if (ended < 0 && errno != EINTR) return {Code::Internal, std::string("waitpid: ") + std::strerror(errno)};
+        if (Clock::now() >= deadline)
+            return {Code::Timeout, "the child process " + std::to_string(pid_) + " did not end in time"};
+        std::this_thread::sleep_for(kWaitStep);
+    }
+    return exit_code_;
+}
+
+std::string ownProgramPath() {
+    std::error_code error;
+    return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace troupe::apps {
+
+/// A child process whose standard input and output are pipes to us; its standard error is ours, or a file. Ends the
+/// child when destroyed. One thread.
+class ChildProcess {
+  public:
+    struct Options {
+        std::string stderr_path;               ///< Empty: inherited.
+        std::vector<std::string> environment;  ///< "NAME=value" added to ours.
+    };
+
+    /// arguments[0] is the program's path. NotFound or ResourceExhausted.
+    static Result<ChildProcess> start(const std::vector<std::string>& arguments, const Options& options);
+    static Result<ChildProcess> start(const std::vector<std::string>& arguments) { return start(arguments, Options{}); }
+    ChildProcess(ChildProcess&& other) noexcept;
+    ChildProcess& operator=(ChildProcess&&) = delete;
+    ~ChildProcess();
+
+    pid_t pid() const { return pid_; }
+    /// The next line without its newline. Timeout; ConnectionLost when the output ended.
+    Result<std::string> readLine(std::chrono::milliseconds timeout);
+    /// All that is left until the output ends. Timeout.
+    Result<std::string> readAll(std::chrono::milliseconds timeout);
+    /// End of input for the child.
+    void closeInput() { input_.reset(); }
+    void signal(int number) const;
+    /// The exit code, or 128 + the signal's number as shells have it. Timeout: it still runs.
+    Result<int> wait(std::chrono::milliseconds timeout);
+
+  private:
+    ChildProcess() = default;
+    /// Appends what is there to buffer_; false at the end of the output.
+    Result<bool> readMore(std::chrono::milliseconds timeout);
+
+    pid_t pid_ = -1;  ///< -1 once waited for.
+    int exit_code_ = -1;
+    UniqueFd input_;
+    UniqueFd output_;
+    std::string buffer_;
+};
+
+/// The path of the running program.
+std::string ownProgramPath();
+
+}  // namespace troupe::apps

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/support/stop_signal.h"
+#include "base/status.h"
+
+namespace troupe::apps {
+
+/// What a running command talks to.
+struct Console {
+    std::FILE* out = nullptr;       ///< Results.
+    std::FILE* progress = nullptr;  ///< Progress; null: none wanted.
+    StopSignal* stop = nullptr;     ///< SIGINT and SIGTERM.
+};
+
+/// The command that the arguments chose. Each command has a function `addXCommand(app, chosen)` that describes its
+/// options to CLI11 and, when it is the one, fills this in.
+struct ChosenCommand {
+    std::string name;
+    bool json = false;  ///< The answer, and an error too, is one JSON object on standard output.
+    std::function<Status(Console&)> run;
+};
+
+}  // namespace troupe::apps

@@ -1,0 +1,120 @@
+#include "apps/support/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/support/units.h"
+
+extern char** environ;
+
+namespace troupe::apps {
+
+void addCommonOptions(CLI::App& app, CommonOptions& options) {
+    app.add_flag("--json", options.json, "Answer with one JSON object on standard output");
+    app.add_flag("-v,--verbose", options.verbose, "Log what the engine does, on standard error");
+    app.add_option("--config", options.config_file, "JSON file of settings (see troupe config)")->type_name("FILE");
+    app.add_option("--set", options.settings, "One setting; wins over file and environment; may be repeated")
+        ->type_name("KEY=VALUE")
+        ->take_all()
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
+    addCommonOptions(app, arguments.common);
+    app.add_option("--metadata", arguments.metadata, "Where segments are found by name: p2p (no server)")
+        ->capture_default_str();
+    app.add_option("--name", arguments.name, "Name of the own segment (p2p: host, or host:port)");
+    app.add_option("--host", arguments.host, "Address or interface to listen on; without it only this machine");
+    app.add_option("--port", arguments.port, "Control port; 0: any free one")->capture_default_str();
+    app.add_option("--transport", arguments.transport, "tcp, null (moves nothing) or host (same process only)")
+        ->check(CLI::IsMember({"tcp", "null", "host"}))
+        ->capture_default_str();
+}
+
+Result<ConfigLoader> loadConfig(const CommonOptions& options) {
+    ConfigLoader loader;
+    if (!options.config_file.empty())
+        if (auto status = loader.loadFile(options.config_file); !status) return status;
+    if (auto status = loader.loadEnvironment(environ); !status) return status;
+    for (const auto& setting : options.settings) {
+        const auto equals = setting.find('=');
+        if (equals == std::string::npos)
+            return {Code::InvalidArgument,
+                    fmt::format("--set {}: expected KEY=VALUE, as in --set tcp.lanes=2", setting)};
+        if (auto status = loader.set(setting.substr(0, equals), setting.substr(equals + 1), "--set"); !status)
+            return status;
+    }
+    return loader;
+}
+
+Result<ByteRange> largestRange(const std::vector<BufferDesc>& buffers) {
+    std::vector<ByteRange> ranges;
+    for (const auto& buffer : buffers) {
+        const ByteRange range{buffer.addr, buffer.length};
+        if (buffer.remote_accessible && buffer.length != 0 && !range.wraps()) ranges.push_back(range);
+    }
+    std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.addr < b.addr; });
+    ByteRange best;
+    ByteRange current;
+    for (const auto& range : ranges) {
+        if (current.length != 0 && range.addr == current.end())
+            current.length += range.length;
+        else
+            current = range;
+        if (current.length > best.length) best = current;
+    }
+    if (best.length == 0)
+        return {Code::NotFound, "the segment has no memory that others may reach; start it with troupe serve"};
+    return best;
+}
+
+Result<std::unique_ptr<Session>> Session::start(const EngineArguments& arguments) {
+    auto loader = loadConfig(arguments.common);
+    if (!loader) return loader.status();
+    EngineOptions options;
+    options.config = loader->config();
+    if (arguments.data_loops != 0) options.config.data_loops = arguments.data_loops;
+    options.log = makeDefaultLogger();
+    if (arguments.common.verbose) options.log->set_level(spdlog::level::info);
+
+    std::unique_ptr<Session> session(new Session());
+    session->engine_ = std::make_unique<TransferEngine>(std::move(options));
+    auto& engine = *session->engine_;
+    if (auto status = engine.init(arguments.metadata, arguments.name, arguments.host, arguments.port); !status)
+        return status.withContext("cannot start the engine");
+    if (arguments.transport != "host")
+        if (auto transport = engine.installTransport(arguments.transport); !transport)
+            return transport.status().withContext("cannot install transport " + arguments.transport);
+    return session;
+}
+
+Result<std::span<std::byte>> Session::addMemory(std::uint64_t bytes, bool huge, bool remote, unsigned regions) {
+    auto mapped = MappedMemory::map(bytes, huge);
+    if (!mapped) return mapped.status();
+    const std::span<std::byte> whole(mapped->data(), bytes);
+    memory_.push_back(std::move(mapped).value());
+
+    const std::uint64_t piece = bytes / regions;
+    if (piece == 0)
+        return {Code::InvalidArgument, fmt::format("{} cannot be split into {} regions", formatBytes(bytes), regions)};
+    std::vector<BufferEntry> entries;
+    for (unsigned i = 0; i < regions; ++i)
+        entries.push_back({whole.data() + i * piece, i + 1 == regions ? bytes - i * piece : piece});
+    if (auto status = engine_->registerLocalMemoryBatch(entries, "*", remote); !status)
+        return status.withContext("cannot register " + formatBytes(bytes));
+    return whole;
+}
+
+Result<Target> Session::openTarget(const std::string& name) {
+    const auto segment = engine_->openSegment(name);
+    if (!segment) return segment.status().withContext("cannot open segment '" + name + "'");
+    const auto desc = engine_->getSegmentDescByID(*segment);
+    if (!desc) return desc.status();
+    const auto range = largestRange((*desc)->buffers);
+    if (!range) return range.status().withContext("segment '" + name + "'");
+    return Target{*segment, name, *range};
+}
+
+}  // namespace troupe::apps

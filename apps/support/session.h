@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/support/mapped_memory.h"
+#include "base/byte_range.h"
+#include "base/config.h"
+#include "engine/transfer_engine.h"
+
+namespace troupe::apps {
+
+/// Options that every command takes.
+struct CommonOptions {
+    bool json = false;
+    bool verbose = false;
+    std::string config_file;
+    std::vector<std::string> settings;  ///< "key=value".
+};
+
+/// Options of the commands that start an engine.
+struct EngineArguments {
+    CommonOptions common;
+    std::string metadata = "p2p";
+    std::string name;
+    std::string host;
+    std::uint16_t port = 0;
+    std::string transport = "tcp";  ///< "tcp", "null", or "host": the same-process path alone.
+    unsigned data_loops = 0;        ///< 0: what the configuration says.
+};
+
+void addCommonOptions(CLI::App& app, CommonOptions& options);
+/// Common ones included.
+void addEngineOptions(CLI::App& app, EngineArguments& arguments);
+
+/// The settings of the file, the environment and `--set`, later ones winning.
+Result<ConfigLoader> loadConfig(const CommonOptions& options);
+
+/// Remote memory to work on.
+struct Target {
+    SegmentID segment = kInvalidSegmentID;
+    std::string name;
+    ByteRange range;  ///< Addresses of the owner.
+};
+
+/// The largest stretch of remotely accessible memory; touching buffers count as one. NotFound when there is none.
+Result<ByteRange> largestRange(const std::vector<BufferDesc>& buffers);
+
+/// An engine of this process with its memory. The memory outlives the engine, so nothing can touch it once unmapped.
+class Session {
+  public:
+    static Result<std::unique_ptr<Session>> start(const EngineArguments& arguments);
+
+    TransferEngine& engine() { return *engine_; }
+    /// Maps and registers; `regions` > 1 registers it in as many touching pieces. `remote`: peers may reach it.
+    Result<std::span<std::byte>> addMemory(std::uint64_t bytes, bool huge, bool remote, unsigned regions = 1);
+    Result<Target> openTarget(const std::string& name);
+
+  private:
+    Session() = default;
+    std::vector<MappedMemory> memory_;
+    std::unique_ptr<TransferEngine> engine_;
+};
+
+}  // namespace troupe::apps

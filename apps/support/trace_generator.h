@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "apps/support/trace.h"
+
+namespace troupe::apps {
+
+/// The shape of a made-up chat service.
+struct TraceShape {
+    std::size_t requests = 300;
+    std::uint64_t seed = 1;
+    std::size_t conversations = 40;          ///< Going on at the same time.
+    std::size_t system_prompts = 3;          ///< Prefixes that conversations share.
+    std::uint64_t mean_interval_ms = 200;    ///< Between requests.
+    std::uint64_t max_input_tokens = 16384;  ///< A longer conversation ends and a new one begins.
+};
+
+/// Requests of conversations that each start with one of the shared prompts and come back with all that was said
+/// before and some more, so that most blocks of a later turn are known. The same shape gives the same trace.
+std::vector<TraceRequest> generateTrace(const TraceShape& shape);
+
+}  // namespace troupe::apps

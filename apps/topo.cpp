@@ -1,0 +1,50 @@
+#include "apps/topo.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/support/session.h"
+#include "apps/support/table.h"
+
+namespace troupe::apps {
+
+namespace {
+
+Status showTopology(const EngineArguments& arguments, Console& console) {
+    auto session = Session::start(arguments);
+    if (!session) return session.status();
+    const auto matrix = (*session)->engine().getLocalTopology();
+    if (arguments.common.json) {
+        // The form that segment descriptors have: location -> [[preferred], [available]].
+        auto object = nlohmann::json::object();
+        for (const auto& [location, devices] : matrix)
+            object[location] = nlohmann::json::array({devices.first, devices.second});
+        fmt::print(console.out, "{}\n", nlohmann::json{{"priority_matrix", object}}.dump(2));
+        return Status::ok();
+    }
+    Table table({"location", "preferred", "available"});
+    table.alignLeft();
+    for (const auto& [location, devices] : matrix)
+        table.add({location, fmt::format("{}", fmt::join(devices.first, " ")),
+                   fmt::format("{}", fmt::join(devices.second, " "))});
+    fmt::print(console.out, "{}", table.toString());
+    if (matrix.empty()) fmt::print(console.out, "no devices but the ordinary network of this machine\n");
+    return Status::ok();
+}
+
+}  // namespace
+
+void addTopoCommand(CLI::App& app, ChosenCommand& chosen) {
+    auto arguments = std::make_shared<EngineArguments>();
+    auto* command = app.add_subcommand("topo", "Show which devices of this machine serve which memory");
+    addEngineOptions(*command, *arguments);
+    command->callback([arguments, &chosen] {
+        chosen.name = "topo";
+        chosen.json = arguments->common.json;
+        chosen.run = [arguments](Console& console) { return showTopology(*arguments, console); };
+    });
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,229 @@
+#include "engine/actor_api.h"
+
+#include <caf/atom.hpp>
+#include <caf/behavior.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/result.hpp>
+#include <caf/spawn_options.hpp>
+#include <caf/typed_response_promise.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "actors/hosted_actor.h"
+#include "engine/engine_core.h"
+#include "engine/transfer_engine.h"
+
+namespace troupe {
+
+namespace {
+
+/// To itself: a batch that it submitted has ended.
+struct BatchEnded {
+    BatchID batch = kInvalidBatchID;
+};
+
+constexpr auto kCategory = caf::atom("troupe");
+
+}  // namespace
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::BatchEnded)
+
+namespace troupe {
+
+caf::error toCafError(const Status& status) {
+    return caf::error(static_cast<std::uint8_t>(status.code()), kCategory, caf::make_message(status.message()));
+}
+
+Status fromCafError(const caf::error& error) {
+    if (error.category() != kCategory)
+        return Status(Code::Internal, "CAF error " + std::to_string(error.code()) + " of another category");
+    const auto& context = error.context();
+    std::string message = context.match_elements<std::string>() ? context.get_as<std::string>(0) : std::string();
+    return Status(static_cast<Code>(error.code()), std::move(message));
+}
+
+/// Runs calls that may block (registering memory can pin gigabytes) one after another, away from every loop.
+class CallThread {
+  public:
+    using Job = std::function<void(bool run)>;  ///< False: the engine ends; answer without doing it.
+
+    CallThread() = default;
+    ~CallThread() {
+        {
+            const std::lock_guard lock(mutex_);
+            ending_ = true;
+        }
+        wake_.notify_all();
+        if (thread_.joinable()) thread_.join();
+        for (Job& job : jobs_) job(false);
+    }
+    CallThread(const CallThread&) = delete;
+    CallThread& operator=(const CallThread&) = delete;
+
+    void add(Job job) {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(std::move(job));
+        if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+        wake_.notify_all();
+    }
+
+  private:
+    void work() {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            wake_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+            if (ending_) return;
+            const Job job = std::move(jobs_.front());
+            jobs_.pop_front();
+            lock.unlock();
+            job(true);
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_;  ///< Guards the rest: a queue between the control loop and a thread that must be free to block.
+    std::condition_variable wake_;
+    std::deque<Job> jobs_;
+    bool ending_ = false;
+    std::thread thread_;
+};
+
+/// The actor behind ActorApi::actor. Lives on the control loop.
+class EngineActorImpl final : public HostedActor {
+  public:
+    EngineActorImpl(caf::actor_config& config, Loop& loop, TransferEngine& engine, ActorApi& api, CallThread& calls,
+                    caf::actor directory, Logger log)
+        : HostedActor(config, loop, std::move(log)),
+          engine_(engine),
+          api_(api),
+          calls_(calls),
+          directory_(std::move(directory)) {}
+
+    const char* name() const override { return "troupe.engine"; }
+
+  protected:
+    caf::behavior make_behavior() override {
+        return {
+            [this](const SubmitTransfers& request) { return submit(request); },
+            [this](const BatchEnded& ended) { report(ended.batch); },
+            [this](const OpenSegmentByName& request) { return open(request); },
+            [this](const RegisterMemory& request) {
+                return callElsewhere([this, request] {
+                    return engine_.registerLocalMemory(request.addr, request.length, request.location,
+                                                       request.remote_accessible);
+                });
+            },
+            [this](const UnregisterMemory& request) {
+                return callElsewhere([this, request] { return engine_.unregisterLocalMemory(request.addr); });
+            },
+            [this](const SubscribeEvents& request) { send(directory_, SubscribePeers{request.subscriber}); },
+        };
+    }
+
+    void on_exit() override {
+        for (auto& [batch, entry] : submitted_)
+            entry.second.deliver(toCafError(Status(Code::Canceled, "the engine ended")));
+        submitted_.clear();
+        directory_ = nullptr;
+    }
+
+  private:
+    using ReportPromise = caf::typed_response_promise<TransferReport>;
+
+    caf::result<TransferReport> submit(const SubmitTransfers& request) {
+        auto promise = make_response_promise<TransferReport>();
+        const std::size_t count = request.requests.size();
+        const auto batch = engine_.allocateBatchID(std::max<std::size_t>(count, 1));
+        if (!batch) return toCafError(batch.status());
+        const auto self = caf::actor(this);
+        const Status submitted =
+            api_.submit(*batch, request.requests, [self](BatchID id) { caf::anon_send(self, BatchEnded{id}); });
+        if (!submitted) {
+            static_cast<void>(engine_.freeBatchID(*batch));
+            return toCafError(submitted);
+        }
+        submitted_.emplace(*batch, std::make_pair(count, promise));
+        if (count == 0) report(*batch);
+        return promise;
+    }
+
+    void report(BatchID batch) {
+        const auto found = submitted_.find(batch);
+        if (found == submitted_.end()) return;
+        auto [count, promise] = std::move(found->second);
+        submitted_.erase(found);
+        TransferReport result;
+        if (const auto status = engine_.getBatchTransferStatus(batch)) result.batch = *status;
+        result.tasks.reserve(count);
+        for (std::size_t i = 0; i < count; ++i)
+            if (const auto status = engine_.getTransferStatus(batch, i)) result.tasks.push_back(*status);
+        static_cast<void>(engine_.freeBatchID(batch));
+        promise.deliver(std::move(result));
+    }
+
+    caf::result<SegmentOpened> open(const OpenSegmentByName& request) {
+        auto promise = make_response_promise<SegmentOpened>();
+        const auto reply = [this, promise](const Result<SegmentID>& segment) mutable {
+            if (!segment) {
+                promise.deliver(toCafError(segment.status()));
+                return;
+            }
+            const auto desc = engine_.getSegmentDescByID(*segment);
+            promise.deliver(SegmentOpened{*segment, desc ? *desc : nullptr});
+        };
+        send(directory_, OpenSegment{request.name, api_.openDeadline(), reply});
+        return promise;
+    }
+
+    /// Does a call that may block on the call thread, and answers the request from there.
+    template <class Function>
+    caf::result<void> callElsewhere(Function function) {
+        auto promise = make_response_promise();
+        // The actor's memory must be there for `this` until the job is done; CallThread ends before the engine does.
+        calls_.add([self = caf::actor(this), promise, function](bool run) mutable {
+            const Status done = run ? function() : Status(Code::Canceled, "the engine ended");
+            if (done)
+                promise.deliver(caf::unit);
+            else
+                promise.deliver(toCafError(done));
+        });
+        return promise;
+    }
+
+    TransferEngine& engine_;
+    ActorApi& api_;
+    CallThread& calls_;
+    caf::actor directory_;
+    std::unordered_map<BatchID, std::pair<std::size_t, ReportPromise>> submitted_;
+};
+
+ActorApi::ActorApi(TransferEngine& engine, EngineCore& core)
+    : engine_(engine), open_timeout_(core.settings().open_timeout), calls_(std::make_unique<CallThread>()) {
+    const auto actor = spawnHosted<EngineActorImpl>(*core.control_loop, engine, *this, *calls_, core.directory,
+                                                    core.options.log);
+    actor_ = caf::actor_cast<EngineActor>(caf::actor_cast<caf::strong_actor_ptr>(actor));
+}
+
+ActorApi::~ActorApi() {
+    // Jobs may need the loops, so they end while everything still runs; then the actor is told, and it is in nobody's
+    // hands but the senders'.
+    calls_.reset();
+    caf::anon_send_exit(actor_, caf::exit_reason::user_shutdown);
+}
+
+Status ActorApi::submit(BatchID batch, const std::vector<TransferRequest>& requests,
+                        std::function<void(BatchID)> on_done) {
+    return engine_.submit(batch, requests, std::move(on_done));
+}
+
+}  // namespace troupe

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <caf/actor.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <caf/error.hpp>
+#include <caf/replies_to.hpp>
+#include <caf/typed_actor.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "messages/control_plane.h"
+#include "messages/transfer_types.h"
+
+namespace troupe {
+
+class CallThread;
+class EngineCore;
+class TransferEngine;
+
+/// The engine as an actor, for services that run the C++ Actor Framework themselves. This header and the messages it
+/// names are the only public ones that show CAF.
+///
+///     self->request(engine.actorApi()->actor(), std::chrono::seconds(5), SubmitTransfers{requests})
+///         .then([](const TransferReport& report) { ... }, [](const caf::error& e) { ... });
+
+/// -> TransferReport once every task is terminal. Nothing is submitted on error.
+struct SubmitTransfers {
+    std::vector<TransferRequest> requests;
+};
+struct TransferReport {
+    TransferStatus batch;               ///< As getBatchTransferStatus.
+    std::vector<TransferStatus> tasks;  ///< In the order of the requests.
+};
+
+/// -> SegmentOpened.
+struct OpenSegmentByName {
+    std::string name;
+};
+struct SegmentOpened {
+    SegmentID segment = kInvalidSegmentID;
+    std::shared_ptr<const SegmentDesc> desc;
+};
+
+/// -> an empty answer once it is registered, or unregistered.
+struct RegisterMemory {
+    void* addr = nullptr;
+    std::size_t length = 0;
+    std::string location = "*";
+    bool remote_accessible = true;
+};
+struct UnregisterMemory {
+    void* addr = nullptr;
+};
+
+/// The subscriber gets a PeerEvent message (messages/control_plane.h) whenever a peer comes up or goes down, until it
+/// or the engine ends.
+struct SubscribeEvents {
+    caf::actor subscriber;
+};
+
+using EngineActor = caf::typed_actor<caf::replies_to<SubmitTransfers>::with<TransferReport>,
+                                     caf::replies_to<OpenSegmentByName>::with<SegmentOpened>,
+                                     caf::replies_to<RegisterMemory>::with<void>,
+                                     caf::replies_to<UnregisterMemory>::with<void>,
+                                     caf::reacts_to<SubscribeEvents>>;
+
+/// A Status as CAF's error: category "troupe", the Code as its number, the message as its context.
+caf::error toCafError(const Status& status);
+/// The reverse; Internal for an error of another category.
+Status fromCafError(const caf::error& error);
+
+/// Owns the engine's actor. Any thread.
+class ActorApi {
+  public:
+    ActorApi(TransferEngine& engine, EngineCore& core);
+    ~ActorApi();
+    ActorApi(const ActorApi&) = delete;
+    ActorApi& operator=(const ActorApi&) = delete;
+
+    /// Valid until freeEngine; afterwards requests get an error from CAF.
+    const EngineActor& actor() const { return actor_; }
+
+  private:
+    friend class EngineActorImpl;
+    Status submit(BatchID batch, const std::vector<TransferRequest>& requests, std::function<void(BatchID)> on_done);
+    TimePoint openDeadline() const { return saturatedAdd(Clock::now(), open_timeout_); }
+
+    TransferEngine& engine_;
+    const std::chrono::milliseconds open_timeout_;
+    std::unique_ptr<CallThread> calls_;  ///< Outlives the actor's use of it: ends first, in the destructor.
+    EngineActor actor_;
+};
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubmitTransfers)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::TransferReport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::OpenSegmentByName)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SegmentOpened)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterMemory)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::UnregisterMemory)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubscribeEvents)

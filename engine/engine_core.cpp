@@ -1,0 +1,40 @@
+#include "engine/engine_core.h"
+
+#include <caf/atom.hpp>
+
+#include <utility>
+
+namespace troupe {
+
+EngineCore::EngineCore(EngineOptions engine_options) : options(std::move(engine_options)) {
+    if (!options.log) options.log = makeDefaultLogger();
+}
+
+EngineCore::~EngineCore() {
+    // Handles before the loops they are hosted on, and both before the system.
+    actor_api.reset();
+    trackers.clear();
+    directory = nullptr;
+    supervisor = nullptr;
+    data_loops.clear();
+    control_loop.reset();
+}
+
+Status EngineCore::usable() const {
+    switch (life.load(std::memory_order_acquire)) {
+        case Life::Running: break;
+        case Life::Ended: return Status(Code::NotInitialised, "the engine was freed");
+        default: return Status(Code::NotInitialised, "call init first");
+    }
+    if (failed.load(std::memory_order_acquire)) return fatal;
+    return Status::ok();
+}
+
+bool EngineCore::onAnyTurn() const {
+    if (control_loop && control_loop->onTurn()) return true;
+    for (const auto& loop : data_loops)
+        if (loop->onTurn()) return true;
+    return false;
+}
+
+}  // namespace troupe

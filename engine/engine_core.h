@@ -1,0 +1,103 @@
+#pragma once
+
+#include <caf/actor.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/batch.h"
+#include "actors/loop.h"
+#include "actors/segment_board.h"
+#include "actors/segment_directory.h"
+#include "base/unique_fd.h"
+#include "engine/actor_api.h"
+#include "engine/transfer_engine.h"
+#include "transports/registration_table.h"
+
+namespace troupe {
+
+/// What a TransferEngine consists of. Its members are made by init and live until the engine is destroyed, so that a
+/// call that runs beside freeEngine never meets freed memory.
+class EngineCore {
+  public:
+    enum class Life { New, Starting, Running, Ended };
+
+    explicit EngineCore(EngineOptions engine_options);
+    ~EngineCore();
+
+    /// NotInitialised unless the engine runs; Internal after a defect ended its data plane.
+    Status usable() const;
+
+    /// Asks an actor and waits: `build(reply)` makes the message. Answer is Status or a Result. Canceled when the engine
+    /// ends meanwhile. InvalidArgument on a loop's turn, where waiting would stop the engine.
+    template <class Answer, class Build>
+    Answer ask(const caf::actor& actor, Build&& build);
+
+    /// The loop on whose turn the calling thread is, if any.
+    bool onAnyTurn() const;
+
+    EngineOptions options;
+    const Config& settings() const { return options.config; }
+    std::atomic<Life> life{Life::New};
+
+    Incarnation incarnation;
+    SegmentDirectory::Local local;
+    UniqueFd listener;
+
+    // Both orders matter: actors end before the loops, the loops before the system.
+    std::unique_ptr<caf::actor_system_config> own_system_config;
+    std::unique_ptr<caf::actor_system> own_system;
+    std::unique_ptr<Loop> control_loop;
+    std::vector<std::unique_ptr<Loop>> data_loops;
+
+    RegistrationTable regions;
+    SegmentBoard segments;
+    std::unique_ptr<BatchTable> batches;
+
+    caf::actor supervisor;
+    caf::actor directory;
+    std::vector<caf::actor> trackers;
+    std::unique_ptr<ActorApi> actor_api;
+    std::shared_ptr<std::promise<void>> actors_ended;
+
+    struct InstalledHere {
+        std::shared_ptr<Transport> transport;
+        int preference;
+    };
+    // Registration asks every transport while another thread may install one: shared for registering, exclusive for
+    // installing and uninstalling. Never held on a loop's turn.
+    mutable std::shared_mutex transports_mutex;
+    std::vector<InstalledHere> transports;
+
+    std::mutex life_mutex;  ///< init and freeEngine exclude each other.
+    std::atomic<std::uint32_t> next_tracker{0};
+    std::atomic<bool> failed{false};
+    Status fatal;  ///< Written once before `failed`.
+};
+
+template <class Answer, class Build>
+Answer EngineCore::ask(const caf::actor& actor, Build&& build) {
+    if (onAnyTurn())
+        return Status(Code::InvalidArgument, "a blocking call from a completion callback would stop the engine");
+    const auto promise = std::make_shared<std::promise<Answer>>();
+    auto answer = promise->get_future();
+    caf::anon_send(actor, build([promise](Answer value) { promise->set_value(std::move(value)); }));
+    try {
+        return answer.get();
+    } catch (const std::future_error&) {
+        // The message died with its actor, unanswered.
+        return Status(Code::Canceled, "the engine ended before it answered");
+    }
+}
+
+}  // namespace troupe

@@ -1,0 +1,261 @@
+// TransferEngine: init, freeEngine, transports.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "actors/supervisor.h"
+#include "base/endpoint.h"
+#include "engine/engine_core.h"
+#include "engine/transport_factory.h"
+#include "topology/addresses.h"
+#include "topology/topology.h"
+
+namespace troupe {
+
+namespace {
+
+// How long freeEngine waits for running transfers to end, and then for the actors.
+constexpr auto kDrainBound = std::chrono::seconds(2);
+constexpr auto kActorsEndBound = std::chrono::seconds(5);
+
+constexpr unsigned kMostAutomaticLoops = 4;
+
+unsigned dataLoopCount(const Config& settings) {
+    if (settings.data_loops != 0) return settings.data_loops;
+    return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostAutomaticLoops);
+}
+
+bool isP2p(const std::string& metadata_conn) { return metadata_conn == "p2p" || metadata_conn == "P2PHANDSHAKE"; }
+
+Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const EngineOptions& options) {
+    if (isP2p(conn)) return std::unique_ptr<MetadataStore>();
+    if (conn.rfind("inproc://", 0) == 0) {
+        if (!options.inproc_store)
+            return {Code::InvalidArgument, "'" + conn + "' needs EngineOptions::inproc_store"};
+        return options.inproc_store();
+    }
+    return {Code::InvalidArgument,
+            "unknown metadata connection '" + conn + "'; known are p2p (or P2PHANDSHAKE) and inproc://"};
+}
+
+/// The numeric address to listen on and to tell peers.
+Result<std::string> chooseHost(const std::string& ip_or_host, const std::string& server_name) {
+    std::vector<NetworkInterface> interfaces = discoverTopology().interfaces;
+    if (const Status listed = addInterfaceAddresses(interfaces); !listed) return listed;
+    if (!ip_or_host.empty()) {
+        if (ip_or_host == "localhost") return std::string("127.0.0.1");
+        return pickAdvertisedAddress(interfaces, ip_or_host);
+    }
+    const auto named = Endpoint::parse(server_name);
+    if (server_name.empty() || (named && named->host == "localhost")) return std::string("127.0.0.1");
+    if (named && isLocalAddress(interfaces, named->host)) return named->host;
+    return pickAdvertisedAddress(interfaces, "");
+}
+
+}  // namespace
+
+TransferEngine::TransferEngine(EngineOptions options) : core_(std::make_unique<EngineCore>(std::move(options))) {}
+
+TransferEngine::~TransferEngine() { static_cast<void>(freeEngine()); }
+
+// --- init --------------------------------------------------------------------------------------------------------
+
+Status TransferEngine::init(const std::string& metadata_conn, const std::string& local_server_name,
+                            const std::string& ip_or_host, std::uint16_t rpc_port) {
+    EngineCore& core = *core_;
+    const std::lock_guard lock(core.life_mutex);
+    if (core.life.load() != EngineCore::Life::New)
+        return Status(Code::AlreadyExists, "init was called before; make another engine");
+    if (local_server_name.size() > kMaxSegmentName)
+        return Status(Code::InvalidArgument, "local_server_name has more than " + std::to_string(kMaxSegmentName) + " bytes");
+    auto store = makeStore(metadata_conn, core.options);
+    if (!store) return store.status();
+    if (!isP2p(metadata_conn) && local_server_name.empty())
+        return Status(Code::InvalidArgument, "with a metadata store the segment needs a name: local_server_name is empty");
+
+    const auto host = chooseHost(ip_or_host, local_server_name);
+    if (!host) return host.status();
+    std::uint16_t port = rpc_port;
+    if (const auto named = Endpoint::parse(local_server_name); port == 0 && isP2p(metadata_conn) && named) port = named->port;
+    const auto address = SocketAddress::fromNumeric(*host, port);
+    if (!address) return address.status();
+    auto listener = listenOn(*address);
+    if (!listener) return listener.status().withContext("control port");
+    const auto bound = SocketAddress::local(listener->get());
+    if (!bound) return bound.status();
+
+    core.incarnation = Incarnation::random();
+    core.local.incarnation = core.incarnation;
+    core.local.boot_id = readBootId();
+    core.local.control = Endpoint{*host, bound->port()};
+    core.local.name = isP2p(metadata_conn) ? core.local.control.toString() : local_server_name;
+    core.local.matrix = getLocalTopology();
+    core.listener = std::move(*listener);
+    const Status started = start(std::move(*store));
+    if (!started) {
+        stop();
+        core.life.store(EngineCore::Life::Ended);
+    }
+    return started;
+}
+
+/// With everything chosen: loops, actors, the same-process transport, the first publish.
+Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
+    EngineCore& core = *core_;
+    if (core.options.system == nullptr) {
+        core.own_system_config = std::make_unique<caf::actor_system_config>();
+        // The engine's actors live on its loops; CAF's own scheduler has next to nothing to do.
+        core.own_system_config->set("scheduler.policy", caf::atom("sharing"));
+        core.own_system_config->set("scheduler.max-threads", 1);
+        core.own_system = std::make_unique<caf::actor_system>(*core.own_system_config);
+    }
+    caf::actor_system& system = core.own_system ? *core.own_system : *core.options.system;
+    const Config& settings = core.settings();
+
+    core.control_loop = std::make_unique<Loop>(system, Loop::Options{"troupe.ctl", {}, false, {}});
+    if (const Status started = core.control_loop->start(); !started) return started;
+    for (unsigned i = 0; i < dataLoopCount(settings); ++i) {
+        Loop::Options options;
+        options.name = "troupe.data" + std::to_string(i);
+        options.spin = settings.spin;
+        options.drivable = settings.waiter_drives;
+        options.drive_grace = settings.drive_grace;
+        core.data_loops.push_back(std::make_unique<Loop>(system, std::move(options)));
+        if (const Status started = core.data_loops.back()->start(); !started) return started;
+    }
+    core.batches = std::make_unique<BatchTable>(settings.max_batches);
+
+    if (store) {
+        if (const Status ready = store->start(*core.control_loop); !ready) return ready;
+    }
+    Supervisor::Plan plan;
+    plan.control_loop = core.control_loop.get();
+    for (const auto& loop : core.data_loops) plan.data_loops.push_back(loop.get());
+    plan.local = core.local;
+    plan.store = std::move(store);
+    plan.listener = core.listener.get();
+    plan.regions = &core.regions;
+    plan.batches = core.batches.get();
+    plan.board = &core.segments;
+    plan.settings = &settings;
+    core.actors_ended = std::make_shared<std::promise<void>>();
+    plan.on_ended = [ended = core.actors_ended] { ended->set_value(); };
+    plan.on_fatal = [&core](const Status& why) {
+        if (core.failed.load()) return;
+        core.fatal = why;
+        core.failed.store(true, std::memory_order_release);
+    };
+    core.supervisor = spawnHosted<Supervisor>(*core.control_loop, std::move(plan), core.options.log);
+    const auto* root = static_cast<Supervisor*>(caf::actor_cast<caf::abstract_actor*>(core.supervisor));
+    core.directory = root->directory();
+    core.trackers = root->trackers();
+    core.actor_api = std::make_unique<ActorApi>(*this, core);
+
+    core.life.store(EngineCore::Life::Running, std::memory_order_release);
+    if (const auto host = installTransport("host"); !host) return host.status();
+    return updateLocalSegmentDesc();
+}
+
+// --- end ---------------------------------------------------------------------------------------------------------
+
+Status TransferEngine::freeEngine() {
+    EngineCore& core = *core_;
+    if (core.onAnyTurn())
+        return Status(Code::InvalidArgument, "freeEngine from a completion callback would wait for itself");
+    const std::lock_guard lock(core.life_mutex);
+    if (core.life.exchange(EngineCore::Life::Ended) != EngineCore::Life::Running) return Status::ok();
+    stop();
+    return Status::ok();
+}
+
+void TransferEngine::stop() {
+    EngineCore& core = *core_;
+    core.actor_api.reset();
+    if (core.supervisor) {
+        auto ended = core.actors_ended->get_future();
+        caf::anon_send(core.supervisor, Shutdown{Clock::now() + kDrainBound});
+        if (ended.wait_for(kDrainBound + kActorsEndBound) != std::future_status::ready)
+            core.options.log->critical("freeEngine: the actors did not end in time");
+    }
+    for (const auto& loop : core.data_loops) loop->stop();
+    if (core.control_loop) core.control_loop->stop();
+    core.trackers.clear();
+    core.directory = nullptr;
+    core.supervisor = nullptr;
+    core.listener.reset();
+    const std::unique_lock lock(core.transports_mutex);
+    core.transports.clear();
+    if (core.batches) core.batches->endAll(Status(Code::Canceled, "the engine ended"));
+}
+
+std::string TransferEngine::localSegmentName() const { return core_->local.name; }
+
+Incarnation TransferEngine::incarnation() const { return core_->incarnation; }
+
+ActorApi* TransferEngine::actorApi() { return core_->actor_api.get(); }
+
+// --- transports --------------------------------------------------------------------------------------------------
+
+Result<Transport*> TransferEngine::installTransport(const std::string& proto, void** args) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    if (args != nullptr)
+        return {Code::InvalidArgument, "installTransport: args is reserved and must be null; use the config"};
+    const std::unique_lock lock(core.transports_mutex);
+    for (const auto& installed : core.transports)
+        if (installed.transport->name() == proto)
+            return {Code::AlreadyExists, "transport '" + proto + "' is installed"};
+    auto made = makeTransport(proto);
+    if (!made) return made.status();
+    const std::shared_ptr<Transport> transport = std::move(made->transport);
+    const TransportContext context{core.settings(), core.regions,      core.incarnation, core.local.control.host,
+                                   static_cast<unsigned>(core.data_loops.size()), core.options.log};
+    if (const Status installed = transport->install(context); !installed)
+        return installed.withContext("transport '" + proto + "'");
+
+    std::vector<Region> registered;
+    for (const Region& region : core.regions.regions().load()->all()) {
+        const Status usable = transport->registerMemory(region);
+        if (!usable) {
+            for (const Region& done : registered) transport->unregisterMemory(done);
+            return usable.withContext("transport '" + proto + "', region " + region.range.toString());
+        }
+        registered.push_back(region);
+    }
+    const auto done = core.ask<Status>(core.supervisor, [&](auto reply) {
+        return InstallTransport{transport, made->preference, std::move(reply)};
+    });
+    if (!done) return done;
+    core.transports.push_back({transport, made->preference});
+    return transport.get();
+}
+
+Transport* TransferEngine::getTransport(const std::string& proto) const {
+    const std::shared_lock lock(core_->transports_mutex);
+    for (const auto& installed : core_->transports)
+        if (installed.transport->name() == proto) return installed.transport.get();
+    return nullptr;
+}
+
+Status TransferEngine::uninstallTransport(const std::string& proto) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    const std::unique_lock lock(core.transports_mutex);
+    const auto found = std::find_if(core.transports.begin(), core.transports.end(),
+                                    [&](const auto& installed) { return installed.transport->name() == proto; });
+    if (found == core.transports.end())
+        return Status(Code::NotFound, "transport '" + proto + "' is not installed");
+    if (core.batches->anyRunning())
+        return Status(Code::BatchBusy, "transport '" + proto + "' may be in use: batches are running");
+    const auto done = core.ask<Status>(
+        core.supervisor, [&](auto reply) { return UninstallTransport{proto, std::move(reply)}; });
+    if (!done) return done;
+    for (const Region& region : core.regions.regions().load()->all()) found->transport->unregisterMemory(region);
+    core.transports.erase(found);
+    return Status::ok();
+}
+
+}  // namespace troupe

@@ -1,0 +1,116 @@
+// TransferEngine: registering memory.
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine_core.h"
+
+namespace troupe {
+
+namespace {
+
+/// Asks every transport to take a region; on a refusal those that took it let go again.
+Status registerEverywhere(const EngineCore& core, const Region& region) {
+    for (auto it = core.transports.begin(); it != core.transports.end(); ++it) {
+        const Status taken = it->transport->registerMemory(region);
+        if (taken) continue;
+        for (auto undo = core.transports.begin(); undo != it; ++undo) undo->transport->unregisterMemory(region);
+        return taken.withContext("transport '" + it->transport->name() + "', region " + region.range.toString());
+    }
+    return Status::ok();
+}
+
+void unregisterEverywhere(const EngineCore& core, const Region& region) {
+    for (const auto& installed : core.transports) installed.transport->unregisterMemory(region);
+}
+
+Region regionOf(void* addr, std::size_t length, const std::string& location, bool remote_accessible) {
+    Region region;
+    region.range = ByteRange{reinterpret_cast<std::uint64_t>(addr), length};
+    region.location = location;
+    region.remote_accessible = remote_accessible;
+    return region;
+}
+
+}  // namespace
+
+Status TransferEngine::registerLocalMemory(void* addr, std::size_t length, const std::string& location,
+                                           bool remote_accessible, bool update_metadata) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    const std::shared_lock lock(core.transports_mutex);
+    auto region = core.regions.reserve(regionOf(addr, length, location, remote_accessible));
+    if (!region) return region.status();
+    const Status taken = registerEverywhere(core, *region);
+    if (!taken) {
+        core.regions.remove(region->id);
+        return taken;
+    }
+    core.regions.commit(region->id);
+    if (update_metadata) caf::anon_send(core.directory, PublishLocal{});
+    return Status::ok();
+}
+
+Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& buffers, const std::string& location,
+                                                bool remote_accessible) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    const std::shared_lock lock(core.transports_mutex);
+    std::vector<Region> taken;
+    Status failed;
+    for (const BufferEntry& buffer : buffers) {
+        auto region = core.regions.reserve(regionOf(buffer.addr, buffer.length, location, remote_accessible));
+        failed = region ? registerEverywhere(core, *region) : region.status();
+        if (!failed) {
+            if (region) core.regions.remove(region->id);
+            break;
+        }
+        taken.push_back(*region);
+    }
+    if (!failed) {
+        for (const Region& region : taken) {
+            unregisterEverywhere(core, region);
+            core.regions.remove(region.id);
+        }
+        return failed;
+    }
+    std::vector<std::uint64_t> ids;
+    ids.reserve(taken.size());
+    for (const Region& region : taken) ids.push_back(region.id);
+    core.regions.commit(ids);
+    caf::anon_send(core.directory, PublishLocal{});
+    return Status::ok();
+}
+
+Status TransferEngine::unregisterLocalMemory(void* addr, bool update_metadata) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    const auto region = core.regions.beginRemoval(reinterpret_cast<std::uint64_t>(addr));
+    if (!region) return region.status();
+    const auto users = core.ask<Result<std::vector<BatchID>>>(core.supervisor, [&](auto reply) {
+        return QuiesceRange{region->range, Clock::now() + core.settings().unregister_timeout, std::move(reply)};
+    });
+    if (!users || !users->empty()) {
+        core.regions.cancelRemoval(region->id);
+        if (!users) return users.status();
+        std::string names;
+        for (const BatchID batch : *users) names += (names.empty() ? "" : ", ") + std::to_string(batch);
+        return Status(Code::BatchBusy, "region " + region->range.toString() + " is still used by batch " + names +
+                                           " after unregister_timeout");
+    }
+    const std::shared_lock lock(core.transports_mutex);
+    unregisterEverywhere(core, *region);
+    core.regions.remove(region->id);
+    if (update_metadata) caf::anon_send(core.directory, PublishLocal{});
+    return Status::ok();
+}
+
+Status TransferEngine::unregisterLocalMemoryBatch(const std::vector<void*>& addrs) {
+    for (void* addr : addrs) {
+        const Status done = unregisterLocalMemory(addr, addr == addrs.back());
+        if (!done) return done;
+    }
+    return Status::ok();
+}
+
+}  // namespace troupe

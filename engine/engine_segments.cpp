@@ -1,0 +1,80 @@
+// TransferEngine: segments, metadata, topology.
+
+#include <utility>
+
+#include "engine/engine_core.h"
+#include "topology/topology.h"
+
+namespace troupe {
+
+namespace {
+
+Status closedSegment(SegmentID segment) {
+    return Status(Code::StaleHandle, "segment " + std::to_string(segment) + " was closed or never opened");
+}
+
+}  // namespace
+
+Result<SegmentID> TransferEngine::openSegment(const std::string& name) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    return core.ask<Result<SegmentID>>(core.directory, [&](auto reply) {
+        return OpenSegment{name, Clock::now() + core.settings().open_timeout, std::move(reply)};
+    });
+}
+
+Status TransferEngine::closeSegment(SegmentID segment) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    return core.ask<Status>(core.directory, [&](auto reply) { return CloseSegment{segment, std::move(reply)}; });
+}
+
+Result<std::shared_ptr<const SegmentDesc>> TransferEngine::getSegmentDescByID(SegmentID segment) const {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    if (segment == kLocalSegmentID) {
+        std::vector<InstalledTransport> transports;
+        {
+            const std::shared_lock lock(core.transports_mutex);
+            for (const auto& installed : core.transports)
+                transports.push_back({installed.transport, {}, installed.preference});
+        }
+        return std::make_shared<const SegmentDesc>(
+            SegmentDirectory::describe(core.local, *core.regions.regions().load(), transports));
+    }
+    const auto peer = core.segments.peer(segment);
+    if (!peer) return closedSegment(segment);
+    return peer->desc;
+}
+
+Status TransferEngine::syncSegmentCache(const std::string& name) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    return core.ask<Status>(core.directory, [&](auto reply) {
+        return SyncSegments{name, Clock::now() + core.settings().open_timeout, std::move(reply)};
+    });
+}
+
+Status TransferEngine::updateLocalSegmentDesc() {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    return core.ask<Status>(core.directory, [&](auto reply) { return PublishLocal{std::move(reply)}; });
+}
+
+Status TransferEngine::probePeerAliveByID(SegmentID segment, std::chrono::milliseconds timeout) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    return core.ask<Status>(core.directory, [&](auto reply) {
+        return ProbePeer{segment, saturatedAdd(Clock::now(), timeout), std::move(reply)};
+    });
+}
+
+PriorityMatrix TransferEngine::getLocalTopology() const {
+    const Topology topology = discoverTopology();
+    std::vector<NicPlace> nics;
+    for (const NetworkInterface& interface : topology.interfaces)
+        if (interface.up) nics.push_back({interface.name, interface.numa_node});
+    return makePriorityMatrix(topology.nodes, nics);
+}
+
+}  // namespace troupe

@@ -1,0 +1,168 @@
+// TransferEngine: batches and transfers. The hot path.
+
+#include <utility>
+
+#include "engine/engine_core.h"
+
+namespace troupe {
+
+namespace {
+
+Status staleBatch(BatchID batch) {
+    return Status(Code::StaleHandle, "batch " + std::to_string(batch) + " was freed or never allocated");
+}
+
+/// Checks one request against what the caller's thread can know. `regions` is the snapshot, `hint` the region that
+/// served the request before: neighbours usually share it.
+Status checkRequest(const TransferRequest& request, std::size_t index, const EngineCore& core,
+                    const RegionMap& regions, const Region*& hint) {
+    const auto fail = [index](Code code, const std::string& message) {
+        return Status(code, "request " + std::to_string(index) + ": " + message);
+    };
+    switch (core.segments.reach(request.target_id)) {
+        case SegmentBoard::Reach::Open: break;
+        case SegmentBoard::Reach::NoTransport:
+            return fail(Code::TransportMissing, "no installed transport reaches segment " +
+                                                    std::to_string(request.target_id) + "; see installTransport");
+        case SegmentBoard::Reach::Closed:
+            return fail(Code::StaleHandle,
+                        "segment " + std::to_string(request.target_id) + " was closed or never opened");
+    }
+    if (request.opcode != Opcode::Read && request.opcode != Opcode::Write)
+        return fail(Code::InvalidArgument, "opcode is neither READ nor WRITE");
+    if (request.length == 0) return Status::ok();
+    const ByteRange source{reinterpret_cast<std::uint64_t>(request.source), request.length};
+    if (request.source == nullptr) return fail(Code::InvalidArgument, "source is null");
+    if (hint != nullptr && hint->range.contains(source)) return Status::ok();
+    const Status covered = regions.covers(source, false);
+    if (!covered) return fail(covered.code(), "source: " + covered.message());
+    hint = regions.find(source.addr);
+    return Status::ok();
+}
+
+void fillTask(Task& task, const TransferRequest& request, const Config& settings, TimePoint default_deadline) {
+    task.local = static_cast<std::byte*>(request.source);
+    task.remote = request.target_offset;
+    task.length = request.length;
+    task.segment = request.target_id;
+    task.deadline = request.deadline == kForever ? default_deadline : request.deadline;
+    task.opcode = request.opcode;
+    const auto retries = std::max<std::int64_t>(request.advise_retry_cnt, settings.retry_count);
+    task.retries_left = static_cast<std::uint16_t>(std::min<std::int64_t>(retries, UINT16_MAX));
+    task.in_flight = 0;
+    task.workers = 0;
+    task.confirmed = 0;
+    task.doomed = Code::Ok;
+    task.quiesced = true;
+    task.transferred.store(0, std::memory_order_relaxed);
+    task.state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING), std::memory_order_release);
+}
+
+}  // namespace
+
+Result<BatchID> TransferEngine::allocateBatchID(std::size_t capacity) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    if (capacity == 0 || capacity > core.settings().max_batch_tasks)
+        return {Code::InvalidArgument, "a batch holds 1 to " + std::to_string(core.settings().max_batch_tasks) +
+                                           " tasks (max_batch_tasks), not " + std::to_string(capacity)};
+    const auto tracker = core.next_tracker.fetch_add(1, std::memory_order_relaxed) % core.trackers.size();
+    return core.batches->allocate(static_cast<std::uint32_t>(capacity), static_cast<std::uint32_t>(tracker));
+}
+
+Status TransferEngine::submitTransfer(BatchID batch, const std::vector<TransferRequest>& requests) {
+    return submit(batch, requests, nullptr);
+}
+
+Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& requests,
+                              std::function<void(BatchID)> on_done) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    const auto batch = core.batches->find(id);
+    if (!batch) return staleBatch(id);
+    const auto& regions = core.regions.regions();
+    const std::uint64_t version = regions.version();
+    const auto snapshot = regions.load();
+    const Region* hint = nullptr;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const Status good = checkRequest(requests[i], i, core, *snapshot, hint);
+        if (!good) return good;
+    }
+    if (requests.size() > batch->capacity())
+        return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " holds " +
+                                                  std::to_string(batch->capacity()) + " tasks, these are " +
+                                                  std::to_string(requests.size()));
+    const auto count = static_cast<std::uint32_t>(requests.size());
+    const std::int64_t first = batch->claim(count);
+    if (first < 0)
+        return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " holds " +
+                                                  std::to_string(batch->capacity()) + " tasks and has " +
+                                                  std::to_string(batch->claimed()) + "; " + std::to_string(count) +
+                                                  " more do not fit");
+    if (on_done) batch->onDone(std::move(on_done));
+    if (count == 0) return Status::ok();
+
+    const Config& settings = core.settings();
+    const TimePoint deadline = settings.transfer_timeout.count() == 0
+                                   ? kForever
+                                   : Clock::now() + settings.transfer_timeout;
+    batch->start(count);
+    for (std::uint32_t i = 0; i < count; ++i)
+        fillTask(batch->task(static_cast<std::uint32_t>(first) + i), requests[i], settings, deadline);
+    Loop& loop = *core.data_loops[batch->tracker()];
+    loop.deliver([&] {
+        caf::anon_send(core.trackers[batch->tracker()],
+                       SubmitTasks{&*batch, static_cast<std::uint32_t>(first), count, version});
+    });
+    return Status::ok();
+}
+
+Result<TransferStatus> TransferEngine::getTransferStatus(BatchID id, std::size_t task) const {
+    const EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    const auto batch = core.batches->find(id);
+    if (!batch) return staleBatch(id);
+    if (task >= batch->claimed())
+        return Status(Code::InvalidArgument, "batch " + std::to_string(id) + " has " +
+                                                 std::to_string(batch->claimed()) + " tasks; there is no task " +
+                                                 std::to_string(task));
+    TransferStatus status = batch->taskStatus(static_cast<std::uint32_t>(task));
+    if (isTerminal(status.s)) return status;
+    core.data_loops[batch->tracker()]->help();
+    return batch->taskStatus(static_cast<std::uint32_t>(task));
+}
+
+Result<TransferStatus> TransferEngine::getBatchTransferStatus(BatchID id) const {
+    const EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    const auto batch = core.batches->find(id);
+    if (!batch) return staleBatch(id);
+    if (!batch->done()) core.data_loops[batch->tracker()]->help();
+    return batch->summary();
+}
+
+Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::microseconds timeout) const {
+    const EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    const auto batch = core.batches->find(id);
+    if (!batch) return staleBatch(id);
+    if (batch->done()) return batch->summary();
+    if (core.onAnyTurn())
+        return Status(Code::InvalidArgument, "waitTransfer from a completion callback would wait for itself");
+    const TimePoint deadline = saturatedAdd(Clock::now(), timeout);
+    Loop& loop = *core.data_loops[batch->tracker()];
+    if (!loop.driveUntil([&] { return batch->done(); }, deadline)) {
+        loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
+        batch->sleepUntilDone(deadline);
+        loop.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    }
+    return batch->summary();
+}
+
+Status TransferEngine::freeBatchID(BatchID batch) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    return core.batches->free(batch);
+}
+
+}  // namespace troupe

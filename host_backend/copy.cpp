@@ -1,0 +1,74 @@
+#include "host_backend/copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace troupe {
+
+#if defined(__x86_64__)
+
+bool canStream() {
+    static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+    return has_avx2;
+}
+
+__attribute__((target("avx2"))) void streamingCopy(std::byte* to, const std::byte* from, std::size_t length) {
+    // A streaming store wants an aligned address, and whole lines, or the write-combining buffers are flushed half full.
+    constexpr std::size_t kLine = 64;
+    const std::size_t head = std::min(length, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
+    std::memcpy(to, from, head);
+    to += head;
+    from += head;
+    length -= head;
+    for (; length >= 2 * kLine; length -= 2 * kLine, to += 2 * kLine, from += 2 * kLine) {
+        const auto* source = reinterpret_cast<const __m256i*>(from);
+        auto* target = reinterpret_cast<__m256i*>(to);
+        const __m256i a = _mm256_loadu_si256(source);
+        const __m256i b = _mm256_loadu_si256(source + 1);
+        const __m256i c = _mm256_loadu_si256(source + 2);
+        const __m256i d = _mm256_loadu_si256(source + 3);
+        _mm256_stream_si256(target, a);
+        _mm256_stream_si256(target + 1, b);
+        _mm256_stream_si256(target + 2, c);
+        _mm256_stream_si256(target + 3, d);
+    }
+    // Streaming stores are weakly ordered: without this a flag stored next could be seen before the bytes.
+    _mm_sfence();
+    std::memcpy(to, from, length);
+}
+
+#else
+
+bool canStream() { return false; }
+
+void streamingCopy(std::byte* to, const std::byte* from, std::size_t length) { std::memcpy(to, from, length); }
+
+#endif
+
+bool Copier::touch(std::uintptr_t begin, std::uintptr_t end) {
+    bool warm = false;
+    std::size_t distance = 0;
+    for (std::size_t i = 0; i < kRecent && !warm && distance < kWarmBytes; ++i) {
+        // From the newest to the oldest.
+        const Range& range = recent_[(next_ + kRecent - 1 - i) % kRecent];
+        distance += range.end - range.begin;
+        warm = distance <= kWarmBytes && range.begin <= begin && end <= range.end;
+    }
+    recent_[next_] = {begin, end};
+    next_ = (next_ + 1) % kRecent;
+    return warm;
+}
+
+void Copier::copy(std::byte* to, const std::byte* from, std::size_t length) {
+    if (length >= kStreamingBytes && canStream()) {
+        const auto begin = reinterpret_cast<std::uintptr_t>(to);
+        if (!touch(begin, begin + length)) return streamingCopy(to, from, length);
+    }
+    std::memcpy(to, from, length);
+}
+
+}  // namespace troupe

@@ -1,0 +1,184 @@
+#pragma once
+
+#include <caf/actor.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/clock.h"
+#include "base/incarnation.h"
+#include "base/status.h"
+#include "messages/transfer_types.h"
+#include "metadata/segment_desc.h"
+#include "transports/transport.h"
+
+/// The control plane's protocol: what the engine's calls, the SegmentDirectory, PeerMonitors, the ControlServer and
+/// the Supervisor say to each other. All on the control loop, never serialised.
+///
+/// A `reply` is called exactly once, on the control loop's turn; it must not block.
+namespace troupe {
+
+// --- caller -> SegmentDirectory ----------------------------------------------------------------------------------
+
+struct OpenSegment {
+    std::string name;
+    TimePoint deadline;
+    std::function<void(Result<SegmentID>)> reply;
+};
+
+struct CloseSegment {
+    SegmentID segment = kInvalidSegmentID;
+    std::function<void(Status)> reply;
+};
+
+/// Fetch the descriptor of one open segment anew, or of all (an empty name).
+struct SyncSegments {
+    std::string name;
+    TimePoint deadline;
+    std::function<void(Status)> reply;
+};
+
+struct ProbePeer {
+    SegmentID segment = kInvalidSegmentID;
+    TimePoint deadline;
+    std::function<void(Status)> reply;
+};
+
+/// The local regions or transports changed; publish when the store is free. `reply` may be empty; otherwise it is
+/// called when a publish that includes the change is done.
+struct PublishLocal {
+    std::function<void(Status)> reply;
+};
+
+/// Tell `subscriber` of every PeerEvent from now on, as messages.
+struct SubscribePeers {
+    caf::actor subscriber;
+};
+
+// --- ControlServer -> SegmentDirectory ---------------------------------------------------------------------------
+
+struct DescribeLocal {
+    std::uint64_t known_version = 0;  ///< 0: no version is known.
+    /// Encoded JSON (null: unchanged since `known_version`) and the current version.
+    std::function<void(std::shared_ptr<const std::string>, std::uint64_t)> reply;
+};
+
+// --- PeerMonitor <-> SegmentDirectory ----------------------------------------------------------------------------
+
+/// How a peer stands, as its monitor sees it.
+enum class PeerState { Unknown, Connecting, Up, Suspect, Down };
+
+/// Directory -> monitor: (re)connect now, whatever the back-off says.
+struct ConnectPeer {};
+
+/// Directory -> monitor: fetch the descriptor; the answer comes as PeerDescribed.
+struct FetchDescriptor {};
+
+/// Directory -> monitor.
+struct PingPeer {
+    TimePoint deadline;
+    std::function<void(Status)> reply;
+};
+
+/// Monitor -> directory: the control connection stands and the handshake is done.
+struct PeerDescribed {
+    std::uint32_t index = 0;
+    std::string host;   ///< Numeric address that was reached.
+    std::string name;   ///< What the peer calls itself.
+    std::shared_ptr<const SegmentDesc> desc;
+};
+
+/// Monitor -> directory: an attempt failed or the connection was lost. With `Down`, the peer is considered dead
+/// until PeerDescribed comes.
+struct PeerTrouble {
+    std::uint32_t index = 0;
+    PeerState state = PeerState::Suspect;
+    Status cause;
+};
+
+/// Directory -> subscribers.
+struct PeerEvent {
+    std::string name;
+    SegmentID segment = kInvalidSegmentID;
+    PeerState state = PeerState::Unknown;
+    Status cause;
+};
+
+/// Tracker -> directory: work to a peer failed in a way that calls for a look.
+struct SuspectPeer {
+    std::uint32_t index = 0;
+    Status cause;
+};
+
+// --- engine -> Supervisor -> others ------------------------------------------------------------------------------
+
+/// A transport and the workers that drive its Nics, by worker index.
+struct InstalledTransport {
+    std::shared_ptr<Transport> transport;
+    std::vector<std::uint32_t> workers;
+    int preference = 0;  ///< Lower is tried first.
+};
+
+/// Engine -> supervisor: start workers for the transport's Nics and let peers use them.
+struct InstallTransport {
+    std::shared_ptr<Transport> transport;
+    int preference = 0;
+    std::function<void(Status)> reply;
+};
+
+struct UninstallTransport {
+    std::string name;
+    std::function<void(Status)> reply;
+};
+
+/// Supervisor -> directory: the transports there are now. The workers are known to the trackers already.
+struct TransportsChanged {
+    std::vector<InstalledTransport> transports;
+};
+
+/// Supervisor -> directory: the data-plane actors there are now.
+struct DataPlane {
+    std::vector<caf::actor> trackers;
+    std::vector<caf::actor> workers;  ///< By worker index; null where one has left.
+};
+
+/// Engine -> supervisor: answer once neither a transfer nor a peer uses `range` any more. Transfers still using it at
+/// `deadline` are named in the answer; peers are cut off.
+struct QuiesceRange {
+    ByteRange range;
+    TimePoint deadline;
+    std::function<void(Result<std::vector<BatchID>>)> reply;
+};
+
+/// Engine -> supervisor: end everything; the supervisor ends last. To the others: end now.
+struct Shutdown {
+    TimePoint deadline;
+};
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::OpenSegment)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CloseSegment)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SyncSegments)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ProbePeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PublishLocal)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubscribePeers)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DescribeLocal)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ConnectPeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FetchDescriptor)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PingPeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerDescribed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerTrouble)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerEvent)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SuspectPeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallTransport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::UninstallTransport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::TransportsChanged)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DataPlane)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::QuiesceRange)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Shutdown)

@@ -1,0 +1,161 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "tests/apps_process/troupe_process.h"
+
+namespace troupe::apps {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ServeCommand, AnnouncesItsMemoryAndEndsWithItsInput) {
+    Server server("16MiB", {"--regions", "3"});
+    EXPECT_FALSE(server.segment().empty());
+    EXPECT_TRUE(server.announcement()["addr"].is_number_unsigned());
+    EXPECT_EQ(server.announcement()["length"], 16u << 20);
+    server.process().child().closeInput();
+    const auto outcome = finish(server.process());
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST(ServeCommand, EndsInOrderOnSigterm) {
+    Server server("1MiB");
+    server.process().child().signal(SIGTERM);
+    const auto outcome = finish(server.process());
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST(VerifyCommand, FindsEveryByteAsWrittenAcrossTouchingRegions) {
+    Server server("64MiB", {"--regions", "7"});
+    const auto outcome = runTroupe({"verify", server.segment(), "--rounds", "300", "--max-size", "1MiB", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto report = outcome.json();
+    EXPECT_EQ(report["mismatches"], 0);
+    // 16 slots are written at first and read at last, besides.
+    EXPECT_EQ(report["writes"].get<int>() + report["reads"].get<int>(), 300 + 2 * 16);
+}
+
+TEST(VerifyCommand, TheInterruptKeyEndsItWithAReport) {
+    Server server("64MiB");
+    TroupeProcess verify({"verify", server.segment(), "--json"});
+    // Its first progress line shows that it runs.
+    while (verify.errors().find("operations") == std::string::npos)
+        ASSERT_EQ(verify.child().wait(std::chrono::milliseconds(50)).status().code(), Code::Timeout) << verify.errors();
+    verify.child().signal(SIGINT);
+    const auto outcome = finish(verify);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["mismatches"], 0);
+}
+
+TEST(BenchCommand, MeasuresAndComparesReadsAndWritesOfEachSize) {
+    Server server("64MiB");
+    const auto outcome = runTroupe({"bench", server.segment(), "--block_size", "4KiB,256KiB", "--batch_size", "1,8",
+                                    "--duration", "200ms", "--warmup", "50ms", "--threads", "2", "--footprint", "8MiB",
+                                    "--verify", "--scatter", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto report = outcome.json();
+    ASSERT_EQ(report["rows"].size(), 8u);
+    for (const auto& row : report["rows"]) {
+        EXPECT_TRUE(row["verified"].get<bool>());
+        EXPECT_GT(row["batches"].get<int>(), 0) << row;
+        EXPECT_GT(row["gigabytes_per_s"].get<double>(), 0);
+        EXPECT_LE(row["batch_p50_us"].get<double>(), row["batch_p99_us"].get<double>());
+        EXPECT_LE(row["batch_p99_us"].get<double>(), row["batch_p999_us"].get<double>());
+    }
+}
+
+TEST(BenchCommand, WorksOnItsOwnSegment) {
+    const auto outcome = runTroupe({"bench", "--local", "--transport", "host", "--duration", "0.1", "--warmup", "0",
+                                    "--footprint", "4MiB", "--verify", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["rows"].size(), 2u);
+}
+
+TEST(ReplayCommand, FetchesWhatIsHeldAndStoresWhatIsNew) {
+    Server server("256MiB");
+    const auto outcome = runTroupe({"replay", TROUPE_SMALL_TRACE, "--target", server.segment(), "--as-fast-as-possible",
+                                    "--bytes-per-token", "64", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto report = outcome.json();
+    EXPECT_EQ(report["requests"], 300);
+    EXPECT_EQ(report["evictions"], 0);
+    EXPECT_EQ(report["hit_blocks"].get<int>() + report["written_blocks"].get<int>(), report["blocks"].get<int>());
+    EXPECT_GT(report["hit_rate"].get<double>(), 0.5);
+    EXPECT_EQ(report["bytes_read"].get<int>(), report["hit_blocks"].get<int>() * 64 * 512);
+}
+
+TEST(ReplayCommand, EvictsTheLeastRecentlyUsedBlocksOfASmallStore) {
+    Server server("1MiB");
+    // 16 slots, fewer than the longest request has blocks, and parts of four blocks.
+    const auto outcome = runTroupe({"replay", TROUPE_SMALL_TRACE, "--target", server.segment(), "--as-fast-as-possible",
+                                    "--bytes-per-token", "128", "--staging", "256KiB", "--requests", "100", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto report = outcome.json();
+    EXPECT_EQ(report["slots"], 16);
+    EXPECT_EQ(report["requests"], 100);
+    EXPECT_GT(report["evictions"].get<int>(), 0);
+    EXPECT_GT(report["blocks_not_stored"].get<int>(), 0);
+}
+
+TEST(ReplayCommand, KeepsTheTracesPaceTimesTheSpeedup) {
+    Server server("16MiB");
+    const std::string path = testing::TempDir() + "troupe_pace_" + std::to_string(::getpid());
+    std::ofstream(path) << R"({"timestamp": 1000, "input_length": 1, "output_length": 1, "hash_ids": [1]})"
+                        << "\n"
+                        << R"({"timestamp": 7000, "input_length": 1, "output_length": 1, "hash_ids": [1]})"
+                        << "\n";
+    const auto outcome = runTroupe({"replay", path, "--target", server.segment(), "--speedup", "10", "--json"});
+    ::unlink(path.c_str());
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_GE(outcome.json()["seconds"].get<double>(), 0.6);
+    EXPECT_EQ(outcome.json()["hit_blocks"], 1);
+}
+
+TEST(TraceGenCommand, WritesTheBundledTraceByDefault) {
+    const auto outcome = runTroupe({"trace-gen"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    std::ifstream file(TROUPE_SMALL_TRACE);
+    std::ostringstream bundled;
+    bundled << file.rdbuf();
+    EXPECT_EQ(outcome.out, bundled.str());
+}
+
+TEST(ConfigCommand, ShowsWhereEachValueCameFrom) {
+    const auto outcome = runTroupe({"config", "--print", "--json", "--set", "tcp.lanes=3"}, {"TROUPE_TCP_CRC=true"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    int found = 0;
+    for (const auto& setting : outcome.json()["settings"]) {
+        if (setting["name"] == "tcp.lanes") {
+            EXPECT_EQ(setting["value"], "3");
+            EXPECT_EQ(setting["origin"], "--set");
+            ++found;
+        }
+        if (setting["name"] == "tcp.crc") {
+            EXPECT_THAT(setting["origin"].get<std::string>(), HasSubstr("TROUPE_TCP_CRC"));
+            ++found;
+        }
+    }
+    EXPECT_EQ(found, 2);
+}
+
+TEST(TopoCommand, AnswersWithTheMatrix) {
+    const auto outcome = runTroupe({"topo", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_TRUE(outcome.json()["priority_matrix"].is_object());
+}
+
+TEST(DemoCommand, DoesEverythingOnceAndFindsNoMismatch) {
+    const auto outcome =
+        runTroupe({"demo", "--verify-seconds", "0.5", "--bench-seconds", "0.1", "--size", "128MiB", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto report = outcome.json();
+    EXPECT_EQ(report["mismatches"], 0);
+    EXPECT_EQ(report["bench"]["rows"].size(), 6u);
+    EXPECT_EQ(report["replay"]["requests"], 300);
+}
+
+}  // namespace
+}  // namespace troupe::apps
