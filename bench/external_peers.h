@@ -16,8 +16,9 @@ Result<double> runIperf3(std::size_t block, double seconds);
 /// ends and includes their start. NotFound: not installed.
 Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double seconds);
 
-/// Latency of `ucx_perftest` (UCX_TLS=tcp), one request at a time, both ends spinning: a get is a round trip, a put is
-/// half a round trip of an exchange of puts (its "put latency"). NotFound: not installed.
+/// Latency of `ucx_perftest` (UCX_TLS=tcp), one message at a time, both ends spinning. Of a write: its put latency,
+/// which is half a round trip of an exchange of puts. Of a read: a whole round trip of active messages of `bytes`, the
+/// work of a request and its answer. NotFound: not installed.
 Result<LatencyFigures> runUcxLatency(bool write, std::size_t bytes, std::size_t count);
 
 }  // namespace troupe::bench
