@@ -10,9 +10,9 @@ namespace troupe {
 HostedActor::HostedActor(caf::actor_config& config, Loop& loop, Logger log)
     : caf::event_based_actor(config), log_(std::move(log)), loop_(loop) {
     set_default_handler(caf::drop);
-    set_exception_handler([this](std::exception_ptr& pointer) -> caf::error {
+    set_exception_handler([this](std::exception_ptr& thrown) -> caf::error {
         try {
-            std::rethrow_exception(pointer);
+            std::rethrow_exception(thrown);
         } catch (const std::exception& e) {
             log_->critical("actor {} ended by an exception: {}", name(), e.what());
         } catch (...) {

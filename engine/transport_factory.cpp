@@ -10,7 +10,7 @@ Result<MadeTransport> makeTransport(const std::string& name) {
     // "null" first: who installs it wants the engine measured, not the wire.
     if (name == "null") return MadeTransport{std::make_unique<NullTransport>(), 0};
     if (name == "host") return MadeTransport{std::make_unique<HostTransport>(), 10};
-    if (name == "tcp") return MadeTransport{std::make_unique<TcpTransport>(), 100};
+    if (name == "tcp") return MadeTransport{std::make_unique<tcp::TcpTransport>(), 100};
     return {Code::NotFound, "unknown transport '" + name + "'; known are tcp, host and null"};
 }
 
