@@ -26,7 +26,7 @@ inline constexpr std::uint16_t kVersion = 1;
 
 /// Longest payload of one request. Bounds how long one frame can hold a connection.
 inline constexpr std::uint64_t kMaxRequestBytes = 256u << 20;
-/// The same with a checksum: the sender computes it in one go before the header, at about 10 GB/s.
+/// The same with a checksum: the sender computes it in one go before the header, and its loop waits for it.
 inline constexpr std::uint64_t kMaxCheckedBytes = 8u << 20;
 /// Longest text of an error response.
 inline constexpr std::size_t kMaxMessageBytes = 192;
