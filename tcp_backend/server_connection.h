@@ -83,7 +83,8 @@ class ServerConnection : public Link {
     void acknowledge(std::uint64_t id);
     void refuse(std::uint64_t id, const ByteRange& range, Code code);
 
-    /// As many READ headers as one buffer holds; 480 KiB at worst.
+    /// As many READ headers as one buffer holds. The queue has room for a power of two of 32-byte entries, and one
+    /// payload under way may add its answer to a full one: 512 KiB at worst.
     static constexpr std::size_t kMostResponses = 8192;
 
     Shared& shared_;

@@ -15,7 +15,7 @@
 
 namespace troupe::tcp {
 
-/// Bytes one connection may receive, and send, in one pass, so that none starves the others: about 200 us.
+/// Bytes one connection may receive, and send, in one pass, so that none starves the others: some 200 us at 5 GB/s.
 inline constexpr std::size_t kPassBytes = 1u << 20;
 /// Bytes all connections of a Nic move in one pass, give or take one connection's share.
 inline constexpr std::size_t kNicPassBytes = 2u << 20;
@@ -35,7 +35,7 @@ struct Shared {
     EventSet events;
     RangeGuard guard;
     Gather gather;
-    std::vector<std::byte> scratch;  ///< Receives; 256 KiB stay in the second-level cache.
+    std::vector<std::byte> scratch;  ///< Receives; the spike's size, not tuned yet.
     std::size_t pass_bytes = 0;      ///< Moved in this pass.
     std::uint64_t attempts = 0;      ///< Connections started, for Hello::attempt.
     std::minstd_rand random;         ///< Jitter only.

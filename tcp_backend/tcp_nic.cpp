@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::size_t kMaxPaths = 1u << 16;
 
-/// With checksums a request's whole payload is summed up before its header goes out, so requests stay short.
-constexpr std::uint64_t kMaxCrcSlice = 1u << 20;
+/// With checksums a request's whole payload is summed up before its header goes out, so slices stay short.
+constexpr std::uint64_t kMaxCheckedSlice = 1u << 20;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ TcpNic::TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd li
     const Config& config = context.config;
     info_.name = shared_.name;
     info_.transport = "tcp";
-    info_.slice_bytes = std::min(config.slice_bytes, config.tcp_crc ? kMaxCrcSlice : kMaxRequestBytes);
+    info_.slice_bytes = std::min(config.slice_bytes, config.tcp_crc ? kMaxCheckedSlice : kMaxRequestBytes);
     info_.merge_bytes = info_.slice_bytes;
     info_.window_bytes = std::max(config.tcp_window_bytes, info_.slice_bytes);
     info_.window_requests = std::max(config.tcp_window_requests, 1u);
@@ -106,10 +106,11 @@ void TcpNic::resetPath(PathId id, const Status& cause) {
     }
 }
 
-void TcpNic::forget(const Lane& lane) {
+void TcpNic::forget(Lane& lane) {
     if (lane.is_active) std::erase(active_, &lane);
     if (lane.is_pending) std::erase(pending_, &lane);
-    const_cast<Lane&>(lane).is_active = const_cast<Lane&>(lane).is_pending = false;
+    lane.is_active = false;
+    lane.is_pending = false;
 }
 
 void TcpNic::enlist(Lane& lane) {
@@ -133,15 +134,16 @@ Lane& TcpNic::leastBusy(Path& path) {
 
 std::size_t TcpNic::post(PathId id, std::span<const WorkRequest> requests) {
     Path* path = find(id);
+    const std::uint64_t longest = shared_.config.tcp_crc ? kMaxCheckedBytes : kMaxRequestBytes;
     std::size_t taken = 0;
     for (const WorkRequest& request : requests) {
         if (!path) {
             failures_.push_back({request, {Code::StaleHandle, shared_.name + ": the path is closed"}, false, true});
-        } else if (request.length > kMaxRequestBytes) {
+        } else if (request.length > longest) {
             failures_.push_back({request,
                                  {Code::InvalidArgument, shared_.name + ": a request of " +
                                                              std::to_string(request.length) + " bytes, at most " +
-                                                             std::to_string(kMaxRequestBytes)},
+                                                             std::to_string(longest)},
                                  false,
                                  true});
         } else {

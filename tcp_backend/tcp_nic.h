@@ -52,7 +52,7 @@ class TcpNic final : public Nic {
     void watchTimer(TimePoint when) { next_deadline_ = std::min(next_deadline_, when); }
     /// Puts a lane that may have something to do on its list.
     void enlist(Lane& lane);
-    void forget(const Lane& lane);
+    void forget(Lane& lane);
 
     // tcp_nic_poll.cpp
     bool startPending(TimePoint now, Sweep& sweep);

@@ -126,7 +126,7 @@ bool decodeRequest(const std::byte* in, RequestHeader& header) {
     header.id = get<std::uint64_t>(in + 8);
     header.addr = get<std::uint64_t>(in + 16);
     header.length = get<std::uint64_t>(in + 24);
-    return header.length <= kMaxRequestBytes;
+    return header.length <= (header.crc ? kMaxCheckedBytes : kMaxRequestBytes);
 }
 
 void encodeResponse(const ResponseHeader& header, std::byte* out) {

@@ -26,6 +26,8 @@ inline constexpr std::uint16_t kVersion = 1;
 
 /// Longest payload of one request. Bounds how long one frame can hold a connection.
 inline constexpr std::uint64_t kMaxRequestBytes = 256u << 20;
+/// The same with a checksum: the sender computes it in one go before the header, and its loop waits for it.
+inline constexpr std::uint64_t kMaxCheckedBytes = 8u << 20;
 /// Longest text of an error response.
 inline constexpr std::size_t kMaxMessageBytes = 192;
 
@@ -59,7 +61,7 @@ struct RequestHeader {
     std::uint32_t crc32c = 0;
     std::uint64_t id = 0;     ///< Consecutive on a connection.
     std::uint64_t addr = 0;   ///< In the target's address space.
-    std::uint64_t length = 0; ///< At most kMaxRequestBytes; a Write's payload follows at once.
+    std::uint64_t length = 0; ///< At most kMaxRequestBytes (kMaxCheckedBytes); a Write's payload follows.
 };
 inline constexpr std::size_t kRequestBytes = 32;
 

@@ -135,9 +135,12 @@ TEST_F(TcpHostile, ForgedHeadersEndTheConnection) {
     };
     RequestHeader huge = good;
     huge.length = kMaxRequestBytes + 1;
+    RequestHeader checked = good;
+    checked.crc = true;
+    checked.length = kMaxCheckedBytes + 1;
     RequestHeader wrapping{Op::Write, false, 0, 1, addr(), UINT64_MAX};
     for (const auto& bytes : {with(0, 0), with(0, 3), with(0, 255), with(1, 2), with(1, 255), with(2, 1), with(3, 255),
-                              bytesOf(huge), bytesOf(wrapping)}) {
+                              bytesOf(huge), bytesOf(checked), bytesOf(wrapping)}) {
         RawSocket socket = greeted();
         ASSERT_TRUE(socket.send(bytes.data(), bytes.size()));
         EXPECT_TRUE(isCut(socket));
