@@ -1,6 +1,7 @@
 #include "actors/loop.h"
 
 #include <caf/actor_system.hpp>
+#include <caf/logger.hpp>
 #include <caf/scheduler/abstract_coordinator.hpp>
 
 #include <poll.h>
@@ -26,7 +27,14 @@ namespace {
 // enqueue must tell its own turn from a foreign thread; comparing a pointer is the cheapest way.
 thread_local const Loop* current_loop = nullptr;
 
+// True while the thread's messages need not wake a loop on standby; see Loop::QuietScope.
+thread_local bool quiet_delivery = false;
+
 constexpr std::size_t kMessagesPerResume = 64;
+
+// Rounds of actors in one iteration: enough for a chain submit -> train -> post, and for its report; a longer
+// chain goes on in the next iteration, after the Nics had their turn.
+constexpr int kRounds = 4;
 
 // How long the loop's thread stays away when it wakes while a caller drives; the driver resets the timer anyway.
 constexpr auto kRecheckWhileDriven = std::chrono::milliseconds(1);
@@ -52,11 +60,16 @@ void Loop::makeReady(HostedActor* actor) {
     actor->next_in_inbox_ = inbox_.load(std::memory_order_relaxed);
     while (!inbox_.compare_exchange_weak(actor->next_in_inbox_, actor, std::memory_order_seq_cst)) {
     }
-    if (parked_.load(std::memory_order_seq_cst)) ring();
+    const Sleep parked = parked_.load(std::memory_order_seq_cst);
+    if (parked == Sleep::Armed || (parked == Sleep::Standby && !quiet_delivery)) ring();
 }
 
+Loop::QuietScope::QuietScope() { quiet_delivery = true; }
+
+Loop::QuietScope::~QuietScope() { quiet_delivery = false; }
+
 void Loop::ring() {
-    if (!parked_.exchange(false, std::memory_order_seq_cst)) return;
+    if (parked_.exchange(Sleep::Awake, std::memory_order_seq_cst) == Sleep::Awake) return;
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
 }
@@ -106,7 +119,7 @@ Status Loop::start() {
 void Loop::stop() {
     if (!thread_.joinable()) return;
     stopping_.store(true, std::memory_order_seq_cst);
-    parked_.store(true, std::memory_order_seq_cst);
+    parked_.store(Sleep::Armed, std::memory_order_seq_cst);
     ring();
     thread_.join();
 }
@@ -146,7 +159,7 @@ void Loop::post(std::function<void()> work) {
         posted_.push_back(std::move(work));
     }
     has_posted_.store(true, std::memory_order_seq_cst);
-    if (!onTurn() && parked_.load(std::memory_order_seq_cst)) ring();
+    if (!onTurn() && parked_.load(std::memory_order_seq_cst) != Sleep::Awake) ring();
 }
 
 // --- pollables ---------------------------------------------------------------------------------------------------
@@ -155,7 +168,7 @@ void Loop::addPollable(Pollable* pollable) {
     pollables_.push_back(pollable);
     if (pollable->waitFd() < 0) return;
     epoll_event event{};
-    event.events = sleep_ == Sleep::Armed ? static_cast<std::uint32_t>(EPOLLIN) : 0u;
+    event.events = interest_on_ ? static_cast<std::uint32_t>(EPOLLIN) : 0u;
     event.data.fd = pollable->waitFd();
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pollable->waitFd(), &event);
 }
@@ -166,7 +179,7 @@ void Loop::removePollable(Pollable* pollable) {
 }
 
 void Loop::setPollableInterest(bool on) {
-    if (on == (sleep_ == Sleep::Armed)) return;
+    if (on == interest_on_) return;
     for (const Pollable* pollable : pollables_) {
         if (pollable->waitFd() < 0) continue;
         epoll_event event{};
@@ -174,7 +187,7 @@ void Loop::setPollableInterest(bool on) {
         event.data.fd = pollable->waitFd();
         ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, pollable->waitFd(), &event);
     }
-    sleep_ = on ? Sleep::Armed : Sleep::Standby;
+    interest_on_ = on;
 }
 
 bool Loop::armPollables() {
@@ -186,15 +199,21 @@ bool Loop::armPollables() {
 // --- one iteration -----------------------------------------------------------------------------------------------
 
 Loop::Progress Loop::iterate() {
-    bool moved = runActors();
+    bool moved = runReady();
     if (has_posted_.load(std::memory_order_acquire)) moved = runPosted() || moved;
     if (!watches_.empty()) moved = dispatchReady(0) || moved;
     const TimePoint now = Clock::now();
     for (std::size_t i = 0; i < pollables_.size(); ++i) moved = pollables_[i]->poll(now) || moved;
     if (!timers_.empty() && timers_.begin()->first.first <= now) moved = fireTimers(now) || moved;
     // What the Nics completed is reported in the same iteration.
-    if (!ready_.empty()) moved = runActors() || moved;
+    if (!ready_.empty()) moved = runReady() || moved;
     return moved ? Progress::Moved : Progress::Quiet;
+}
+
+bool Loop::runReady() {
+    bool moved = false;
+    for (int round = 0; round < kRounds && runActors(); ++round) moved = true;
+    return moved;
 }
 
 bool Loop::runActors() {
@@ -276,20 +295,20 @@ int Loop::timeoutFor(TimePoint wake) const {
 
 bool Loop::sleepArmed() {
     setPollableInterest(true);
-    parked_.store(true, std::memory_order_seq_cst);
+    parked_.store(Sleep::Armed, std::memory_order_seq_cst);
     if (inboxEmpty() && ready_.empty() && armPollables() && !stopping_.load(std::memory_order_relaxed)) return true;
-    parked_.store(false, std::memory_order_seq_cst);
+    parked_.store(Sleep::Awake, std::memory_order_seq_cst);
     return false;
 }
 
 bool Loop::sleepStandby() {
     setPollableInterest(false);
-    parked_.store(true, std::memory_order_seq_cst);
+    parked_.store(Sleep::Standby, std::memory_order_seq_cst);
     if (inboxEmpty() && ready_.empty() && !stopping_.load(std::memory_order_relaxed)) {
         scheduleGrace(Clock::now());
         return true;
     }
-    parked_.store(false, std::memory_order_seq_cst);
+    parked_.store(Sleep::Awake, std::memory_order_seq_cst);
     return false;
 }
 
@@ -359,15 +378,19 @@ void Loop::threadMain() {
             const bool rung = ::read(bell_.get(), &value, sizeof value) > 0;
             const bool grace = ::read(grace_timer_.get(), &value, sizeof value) > 0;
             grace_ends_ = {};
-            if (grace && !rung && sleep_ == Sleep::Standby && now < last_drive_ + options_.drive_grace &&
+            if (grace && !rung && !interest_on_ && now < last_drive_ + options_.drive_grace &&
                 sleepers.load(std::memory_order_seq_cst) == 0 && inboxEmpty() && nextWake() > now) {
                 const TimePoint driven = last_drive_;
                 scheduleGrace(now);
                 last_drive_ = driven;
             } else {
-                if (sleep_ == Sleep::Standby && grace) driver_expected_ = false;
+                if (!interest_on_ && grace) {
+                    // Nobody came back in time: no more waiting for drivers.
+                    driver_expected_ = false;
+                    waits_follow_.store(false, std::memory_order_relaxed);
+                }
                 awake = true;
-                parked_.store(false, std::memory_order_seq_cst);
+                parked_.store(Sleep::Awake, std::memory_order_seq_cst);
                 // A short sleep means that a little more spinning would have been cheaper.
                 if (count > 0 && now - slept < options_.spin)
                     spin_now_ = std::min(options_.spin, std::max<Duration>(2 * spin_now_, kSmallestSpin));
@@ -386,8 +409,18 @@ bool Loop::tryTakeTurn() {
         return false;
     }
     current_loop = this;
-    parked_.store(false, std::memory_order_seq_cst);
+    parked_.store(Sleep::Awake, std::memory_order_seq_cst);
+    // Creating or spawning through an actor system makes its logger the thread's, and CAF then takes a lock and looks
+    // the thread up in a table for every actor it runs here. Away with it for the time of the turn.
+    driver_had_logger_ = caf::logger::current_logger() == &system().logger();
+    if (driver_had_logger_) caf::logger::set_current_actor_system(nullptr);
     return true;
+}
+
+void Loop::giveTurnBack() {
+    if (driver_had_logger_) caf::logger::set_current_actor_system(&system());
+    current_loop = nullptr;
+    turn_.unlock();
 }
 
 void Loop::releaseTurnAfterDriving() {
@@ -395,15 +428,15 @@ void Loop::releaseTurnAfterDriving() {
     bool asleep = false;
     for (int i = 0; i < kTries && !asleep; ++i) {
         // Others sleep until the loop moves them on: its own thread must watch the Nics, not a driver that may come.
-        const bool standby = driver_expected_ && sleepers.load(std::memory_order_seq_cst) == 0;
+        const bool standby = (driver_expected_ || waits_follow_.load(std::memory_order_relaxed)) &&
+                             sleepers.load(std::memory_order_seq_cst) == 0;
         asleep = standby ? sleepStandby() : sleepArmed();
         if (!asleep) iterate();
     }
     const bool wake_thread = !asleep || nextWake() < thread_wakes_;
-    current_loop = nullptr;
-    turn_.unlock();
+    giveTurnBack();
     if (wake_thread) {
-        parked_.store(true, std::memory_order_seq_cst);
+        parked_.store(Sleep::Armed, std::memory_order_seq_cst);
         ring();
     }
 }

@@ -84,13 +84,22 @@ class Loop final : public Reactor {
     template <class Done>
     bool driveUntil(Done&& done, TimePoint deadline);
 
-    /// Call `send` (which enqueues messages to actors here) without waking the loop's thread, then run one iteration in
-    /// the calling thread if the loop sleeps; so work starts at once and costs no wake-up.
+    /// Call `send` (which enqueues messages to actors here) without waking the loop's thread. If the loop sleeps, one
+    /// iteration runs in the calling thread, so that work starts at once; but a caller that was last seen to wait right
+    /// after it submitted will run the loop in a moment anyhow, and then the messages of several submits share one
+    /// iteration (should it not come after all, the grace timer brings the loop's thread).
     template <class Send>
     void deliver(Send&& send);
 
     /// One iteration if the loop sleeps: what a status poll contributes.
     void help();
+
+    /// A caller waits for a batch: deliver learns from it how soon after a submit that is.
+    void noteWait() {
+        if (!options_.drivable) return;
+        const Duration since = Clock::now().time_since_epoch() - Duration(last_deliver_.load(std::memory_order_relaxed));
+        waits_follow_.store(since < kWaitFollows, std::memory_order_relaxed);
+    }
 
     /// Threads that sleep until a batch on this loop ends. While there are any, the loop does not go on standby.
     std::atomic<std::uint32_t> sleepers{0};
@@ -119,7 +128,10 @@ class Loop final : public Reactor {
         void exec_later(caf::resumable* actor) override;
     };
 
-    enum class Sleep { Armed, Standby };
+    // A wait that comes within this after a submit belongs to it: the caller has nothing to do meanwhile.
+    static constexpr auto kWaitFollows = std::chrono::microseconds(20);
+
+    enum class Sleep : std::uint8_t { Awake, Armed, Standby };
     enum class Progress { Moved, Quiet };
 
     void makeReady(HostedActor* actor);
@@ -127,6 +139,7 @@ class Loop final : public Reactor {
     Progress iterate();
     /// Leaves the loop to the next driver, with the grace timer as a safety net. False: there is work, nothing changed.
     bool sleepStandby();
+    bool runReady();
     bool runActors();
     bool runPosted();
     bool fireTimers(TimePoint now);
@@ -141,7 +154,15 @@ class Loop final : public Reactor {
     void ring();
     bool inboxEmpty() const;
 
+    /// While one lives, the calling thread's messages do not wake a loop on standby.
+    class QuietScope {
+      public:
+        QuietScope();
+        ~QuietScope();
+    };
+    void noteDeliver() { last_deliver_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
     bool tryTakeTurn();
+    void giveTurnBack();
     void releaseTurnAfterDriving();
     void scheduleGrace(TimePoint now);
 
@@ -156,8 +177,11 @@ class Loop final : public Reactor {
     // Written by any thread: the inbox, and whether its reader must be woken. The Dekker pair (push, then load
     // parked_) against (store parked_, then look into the inbox) needs sequential consistency.
     std::atomic<HostedActor*> inbox_{nullptr};
-    std::atomic<bool> parked_{false};
+    std::atomic<Sleep> parked_{Sleep::Awake};
     std::atomic<bool> stopping_{false};
+    // Set by drivers, read by deliver without the turn: guesses, wrong ones cost time only.
+    std::atomic<bool> waits_follow_{false};      ///< Callers wait right after they submit.
+    std::atomic<std::int64_t> last_deliver_{0};  ///< Clock::now() of the last deliver, as a count.
     std::mutex posted_mutex_;  ///< Guards posted_: rare control-plane calls, not worth a lock-free queue.
     std::vector<std::function<void()>> posted_;
     std::atomic<bool> has_posted_{false};
@@ -174,8 +198,9 @@ class Loop final : public Reactor {
     std::map<std::pair<TimePoint, TimerId>, std::function<void()>> timers_;
     std::unordered_map<TimerId, TimePoint> timer_times_;
     TimerId next_timer_ = 1;
-    Sleep sleep_ = Sleep::Standby;
+    bool interest_on_ = false;      ///< The Nics' descriptors are in the epoll set.
     bool driver_expected_ = false;  ///< The last drivers came back within the grace.
+    bool driver_had_logger_ = false;  ///< The system's logger was the driving thread's; see tryTakeTurn.
     TimePoint grace_ends_{};        ///< When the grace timer is set to fire.
     TimePoint thread_wakes_{};      ///< When the loop's thread returns from its sleep by itself.
     TimePoint last_drive_{};
@@ -225,11 +250,15 @@ bool Loop::driveUntil(Done&& done, TimePoint deadline) {
 
 template <class Send>
 void Loop::deliver(Send&& send) {
-    if (!options_.drivable || onTurn() || !tryTakeTurn()) {
-        send();
-        return;
+    if (!options_.drivable || onTurn()) return send();
+    if (waits_follow_.load(std::memory_order_relaxed) && parked_.load(std::memory_order_relaxed) == Sleep::Standby) {
+        noteDeliver();
+        const QuietScope quiet;
+        return send();
     }
+    if (!tryTakeTurn()) return send();
     // With the turn held nobody sleeps on the inbox, so the send rings no bell.
+    noteDeliver();
     send();
     iterate();
     releaseTurnAfterDriving();

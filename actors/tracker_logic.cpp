@@ -128,21 +128,24 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
             doom(batch, i, Status(Code::StaleHandle, "the segment was closed during submit"), false);
             continue;
         }
-        enqueue(batch, i, static_cast<std::uint32_t>(task.segment), 0, UINT64_MAX, true);
+        enqueue(static_cast<std::uint32_t>(task.segment), Run{&batch, i, i + 1});
     }
     flushTally();
 }
 
-void TrackerLogic::enqueue(Batch& batch, std::uint32_t index, std::uint32_t peer, std::uint64_t offset,
-                           std::uint64_t limit, bool merge) {
+void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
     auto& pending = peers_[peer].pending;
-    const bool extends = !pending.empty() && pending.back().batch == &batch && pending.back().end == index && merge &&
-                         pending.back().merge && offset == 0 && limit == UINT64_MAX &&
-                         pending.back().limit == UINT64_MAX;
+    const auto plain = [](const Run& r) {
+        return r.merge && r.offset == 0 && r.limit == UINT64_MAX && r.worker == kAnyWorker;
+    };
+    // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its end.
+    const bool extends = !pending.empty() && pending.back().batch == run.batch && pending.back().end == run.next &&
+                         plain(run) && pending.back().merge && pending.back().limit == UINT64_MAX &&
+                         pending.back().worker == kAnyWorker;
     if (extends)
-        ++pending.back().end;
+        pending.back().end = run.end;
     else
-        pending.push_back(Run{&batch, index, index + 1, offset, limit, merge});
+        pending.push_back(run);
     markDirty(peer);
 }
 
@@ -157,7 +160,9 @@ void TrackerLogic::flush() {
 }
 
 TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
+    const std::uint32_t only = peer.pending.front().worker;
     for (Path& path : peer.paths) {
+        if (only != kAnyWorker && path.worker != only) continue;
         const NicInfo& nic = workers_[path.worker].nic;
         // A path without work takes any flight, also one larger than its window.
         if (path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests)) return &path;
@@ -249,13 +254,13 @@ Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
 // --- reports -----------------------------------------------------------------------------------------------------
 
 void TrackerLogic::onReport(const SliceReport& report) {
-    for (const auto& failed : report.failed) onFailed(failed);
+    for (const auto& failed : report.failed) onFailed(report.worker, failed);
     for (const auto& settled : report.settled) onSettled(report.worker, settled);
     flushTally();
     if (!waits_.empty()) answerWaits(TimePoint::min());
 }
 
-void TrackerLogic::onFailed(const SliceReport::Failed& failed) {
+void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& failed) {
     Batch& batch = *failed.part.batch;
     const std::uint32_t first = failed.part.first_task;
     for (std::uint32_t i = first; i < first + failed.part.task_count; ++i) {
@@ -272,7 +277,14 @@ void TrackerLogic::onFailed(const SliceReport::Failed& failed) {
         const bool take_apart = failed.quiesced && !failed.retryable && merged;
         if (retry || take_apart) {
             if (retry && !innocent) --task.retries_left;
-            enqueue(batch, i, failed.peer, offset, limit == task.length && offset == 0 ? UINT64_MAX : limit, !take_apart);
+            Run run{&batch, i, i + 1};
+            run.offset = offset;
+            if (offset != 0 || limit != task.length) run.limit = limit;
+            run.merge = !take_apart;
+            // Bytes of a lost WRITE may still be under way; the Nic that sent them fences them off when it connects
+            // anew, another would not.
+            if (retry && failed.part.opcode == Opcode::Write) run.worker = worker;
+            enqueue(failed.peer, run);
         } else {
             doom(batch, i, failed.cause, false);
         }

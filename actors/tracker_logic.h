@@ -60,6 +60,7 @@ class TrackerLogic {
         std::uint32_t flights = 0;   ///< In flight.
         Train train;                 ///< Being filled during flush.
     };
+    static constexpr std::uint32_t kAnyWorker = UINT32_MAX;
     /// Tasks [next, end) of a batch for one peer, of which `next` starts at `offset`. A single task may stop at `limit`.
     struct Run {
         Batch* batch = nullptr;
@@ -68,6 +69,7 @@ class TrackerLogic {
         std::uint64_t offset = 0;
         std::uint64_t limit = UINT64_MAX;
         bool merge = true;
+        std::uint32_t worker = kAnyWorker;  ///< Only through this one.
     };
     struct PeerState {
         std::shared_ptr<const Peer> peer;  ///< Null: not in use.
@@ -85,14 +87,13 @@ class TrackerLogic {
     PeerState* peerOf(const Task& task);
     Path* pathOf(std::uint32_t peer, std::uint32_t worker);
     void markDirty(std::uint32_t peer);
-    void enqueue(Batch& batch, std::uint32_t index, std::uint32_t peer, std::uint64_t offset, std::uint64_t limit,
-                 bool merge);
+    void enqueue(std::uint32_t peer, const Run& run);
     Path* pathWithRoom(PeerState& peer);
     void fill(std::uint32_t index);
     void skipEnded(std::deque<Run>& pending);
     Flight cut(PeerState& peer, const Worker& worker);
 
-    void onFailed(const SliceReport::Failed& failed);
+    void onFailed(std::uint32_t worker, const SliceReport::Failed& failed);
     void onSettled(std::uint32_t worker, const SliceReport::Settled& settled);
     /// The task will end with `cause` (its code decides the state) as soon as nothing of it is in flight.
     void doom(Batch& batch, std::uint32_t index, const Status& cause, bool reset_paths);

@@ -137,7 +137,9 @@ Result<TransferStatus> TransferEngine::getBatchTransferStatus(BatchID id) const 
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
     if (!batch) return staleBatch(id);
-    if (!batch->done()) core.data_loops[batch->tracker()]->help();
+    Loop& loop = *core.data_loops[batch->tracker()];
+    loop.noteWait();
+    if (!batch->done()) loop.help();
     return batch->summary();
 }
 
@@ -146,11 +148,12 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
     if (!batch) return staleBatch(id);
+    Loop& loop = *core.data_loops[batch->tracker()];
+    loop.noteWait();
     if (batch->done()) return batch->summary();
     if (core.onAnyTurn())
         return Status(Code::InvalidArgument, "waitTransfer from a completion callback would wait for itself");
     const TimePoint deadline = saturatedAdd(Clock::now(), timeout);
-    Loop& loop = *core.data_loops[batch->tracker()];
     if (!loop.driveUntil([&] { return batch->done(); }, deadline)) {
         loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
         batch->sleepUntilDone(deadline);
