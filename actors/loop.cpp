@@ -4,7 +4,6 @@
 #include <caf/logger.hpp>
 #include <caf/scheduler/abstract_coordinator.hpp>
 
-#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -348,6 +347,22 @@ void Loop::runUntilQuiet() {
     }
 }
 
+/// Off the turn: sleeps in epoll. Descriptors that are watched stay ready for dispatchReady, which is on the turn.
+Loop::Woken Loop::waitForEvents(int timeout_ms) {
+    std::array<epoll_event, 8> events;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+    Woken woken;
+    woken.any = count > 0;
+    for (int i = 0; i < count; ++i) {
+        const int fd = events[static_cast<std::size_t>(i)].data.fd;
+        if (fd != bell_.get() && fd != grace_timer_.get()) continue;
+        std::uint64_t value = 0;
+        [[maybe_unused]] const auto got = ::read(fd, &value, sizeof value);
+        (fd == bell_.get() ? woken.rung : woken.grace) = true;
+    }
+    return woken;
+}
+
 void Loop::threadMain() {
     while (!stopping_.load(std::memory_order_seq_cst)) {
         turn_.lock();
@@ -361,30 +376,23 @@ void Loop::threadMain() {
 
         // Sleeps until there is something to do that no caller is doing.
         for (bool awake = false; !awake && !stopping_.load(std::memory_order_seq_cst);) {
-            pollfd ready{epoll_.get(), POLLIN, 0};
-            const int count = ::poll(&ready, 1, timeout);
+            const Woken woken = waitForEvents(timeout);
             if (!turn_.try_lock()) {
                 // A caller runs the loop and looks after what woke us. Come back later should it not re-arm anything.
-                std::uint64_t value = 0;
-                [[maybe_unused]] auto got = ::read(bell_.get(), &value, sizeof value);
-                got = ::read(grace_timer_.get(), &value, sizeof value);
                 itimerspec spec{};
                 spec.it_value.tv_nsec = std::chrono::nanoseconds(kRecheckWhileDriven).count();
                 ::timerfd_settime(grace_timer_.get(), 0, &spec, nullptr);
                 continue;
             }
             const TimePoint now = Clock::now();
-            std::uint64_t value = 0;
-            const bool rung = ::read(bell_.get(), &value, sizeof value) > 0;
-            const bool grace = ::read(grace_timer_.get(), &value, sizeof value) > 0;
-            grace_ends_ = {};
-            if (grace && !rung && !interest_on_ && now < last_drive_ + options_.drive_grace &&
+            if (woken.grace) grace_ends_ = {};
+            if (woken.grace && !woken.rung && !interest_on_ && now < last_drive_ + options_.drive_grace &&
                 sleepers.load(std::memory_order_seq_cst) == 0 && inboxEmpty() && nextWake() > now) {
                 const TimePoint driven = last_drive_;
                 scheduleGrace(now);
                 last_drive_ = driven;
             } else {
-                if (!interest_on_ && grace) {
+                if (!interest_on_ && woken.grace) {
                     // Nobody came back in time: no more waiting for drivers.
                     driver_expected_ = false;
                     waits_follow_.store(false, std::memory_order_relaxed);
@@ -392,7 +400,7 @@ void Loop::threadMain() {
                 awake = true;
                 parked_.store(Sleep::Awake, std::memory_order_seq_cst);
                 // A short sleep means that a little more spinning would have been cheaper.
-                if (count > 0 && now - slept < options_.spin)
+                if (woken.any && now - slept < options_.spin)
                     spin_now_ = std::min(options_.spin, std::max<Duration>(2 * spin_now_, kSmallestSpin));
             }
             turn_.unlock();
@@ -439,6 +447,10 @@ void Loop::releaseTurnAfterDriving() {
         parked_.store(Sleep::Armed, std::memory_order_seq_cst);
         ring();
     }
+}
+
+void Loop::wakeFromStandby() {
+    if (parked_.load(std::memory_order_seq_cst) == Sleep::Standby) ring();
 }
 
 void Loop::help() {

@@ -94,6 +94,9 @@ class Loop final : public Reactor {
     /// One iteration if the loop sleeps: what a status poll contributes.
     void help();
 
+    /// A caller is going to sleep: nobody will drive, so the loop's thread must come now rather than after the grace.
+    void wakeFromStandby();
+
     /// A caller waits for a batch: deliver learns from it how soon after a submit that is.
     void noteWait() {
         if (!options_.drivable) return;
@@ -135,6 +138,13 @@ class Loop final : public Reactor {
     enum class Progress { Moved, Quiet };
 
     void makeReady(HostedActor* actor);
+    /// What ended a sleep of the loop's thread.
+    struct Woken {
+        bool any = false;    ///< Something did, not the time-out.
+        bool rung = false;   ///< The bell.
+        bool grace = false;  ///< The grace timer.
+    };
+    Woken waitForEvents(int timeout_ms);
     void threadMain();
     Progress iterate();
     /// Leaves the loop to the next driver, with the grace timer as a safety net. False: there is work, nothing changed.
@@ -216,12 +226,15 @@ template <class Done>
 bool Loop::driveUntil(Done&& done, TimePoint deadline) {
     if (!options_.drivable || onTurn()) return false;
     wanted_.fetch_add(1, std::memory_order_relaxed);
-    // The loop's thread lets go at the end of its iteration; beyond that it is cheaper to sleep than to compete.
-    constexpr int kTries = 200;
-    bool have = false;
-    for (int i = 0; i < kTries && !have && !done(); ++i) {
-        have = tryTakeTurn();
-        if (!have) cpuRelax();
+    // The loop's thread lets go at the end of its iteration; beyond the spin bound it is cheaper to sleep than to compete.
+    constexpr int kTriesPerLook = 32;
+    bool have = tryTakeTurn();
+    for (const TimePoint until = have ? TimePoint{} : Clock::now() + options_.spin; !have && !done();) {
+        for (int i = 0; i < kTriesPerLook && !have; ++i) {
+            cpuRelax();
+            have = tryTakeTurn();
+        }
+        if (!have && Clock::now() > until) break;
     }
     wanted_.fetch_sub(1, std::memory_order_relaxed);
     if (!have) return done();

@@ -156,6 +156,7 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     const TimePoint deadline = saturatedAdd(Clock::now(), timeout);
     if (!loop.driveUntil([&] { return batch->done(); }, deadline)) {
         loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
+        loop.wakeFromStandby();
         batch->sleepUntilDone(deadline);
         loop.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     }
