@@ -313,8 +313,9 @@ bool Loop::sleepStandby() {
 
 void Loop::scheduleGrace(TimePoint now) {
     last_drive_ = now;
-    // Pushing the timer on every drive would cost a system call each; the thread looks at last_drive_ when it fires.
-    if (grace_ends_ > now && grace_ends_ <= now + options_.drive_grace) return;
+    // Pushed only when half of it is gone: a system call for every drive would cost more than the drive, and a timer
+    // that fires while drivers keep coming wakes a thread onto a core that is busy.
+    if (grace_ends_ > now + options_.drive_grace / 2) return;
     grace_ends_ = now + options_.drive_grace;
     itimerspec spec{};
     const auto nanoseconds = std::max<std::int64_t>(options_.drive_grace / std::chrono::nanoseconds(1), 1);
@@ -330,7 +331,6 @@ void Loop::runUntilQuiet() {
         // A caller waits and would run the loop itself: let it, even when busy.
         if (wanted_.load(std::memory_order_relaxed) != 0 && sleepStandby()) return;
         if (moved) {
-            if (quiet_since != TimePoint{}) spin_now_ = std::min(options_.spin, std::max<Duration>(2 * spin_now_, kSmallestSpin));
             quiet_since = {};
             continue;
         }
@@ -340,10 +340,7 @@ void Loop::runUntilQuiet() {
             cpuRelax();
             continue;
         }
-        if (sleepArmed()) {
-            spin_now_ = spin_now_ <= kSmallestSpin ? Duration::zero() : spin_now_ / 2;
-            return;
-        }
+        if (sleepArmed()) return;
     }
 }
 
@@ -399,9 +396,11 @@ void Loop::threadMain() {
                 }
                 awake = true;
                 parked_.store(Sleep::Awake, std::memory_order_seq_cst);
-                // A short sleep means that a little more spinning would have been cheaper.
+                // A sleep so short would have been cheaper spun through; after long ones, spinning was in vain.
                 if (woken.any && now - slept < options_.spin)
-                    spin_now_ = std::min(options_.spin, std::max<Duration>(2 * spin_now_, kSmallestSpin));
+                    spin_now_ = options_.spin;
+                else
+                    spin_now_ = spin_now_ <= kSmallestSpin ? Duration::zero() : spin_now_ / 2;
             }
             turn_.unlock();
         }
