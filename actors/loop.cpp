@@ -35,8 +35,11 @@ constexpr std::size_t kMessagesPerResume = 64;
 // chain goes on in the next iteration, after the Nics had their turn.
 constexpr int kRounds = 4;
 
-// How long the loop's thread stays away when it wakes while a caller drives; the driver resets the timer anyway.
-constexpr auto kRecheckWhileDriven = std::chrono::milliseconds(1);
+// How far a long drive puts the grace timer off.
+constexpr auto kHoldOff = std::chrono::milliseconds(20);
+
+// Shortest sleep of the loop's thread after it woke for a timer while a caller drove, in milliseconds.
+constexpr int kRetryWhileDriven = 10;
 
 // Smallest spin that is still worth trying; below it the loop sleeps at once.
 constexpr auto kSmallestSpin = std::chrono::microseconds(2);
@@ -60,7 +63,7 @@ void Loop::makeReady(HostedActor* actor) {
     while (!inbox_.compare_exchange_weak(actor->next_in_inbox_, actor, std::memory_order_seq_cst)) {
     }
     const Sleep parked = parked_.load(std::memory_order_seq_cst);
-    if (parked == Sleep::Armed || (parked == Sleep::Standby && !quiet_delivery)) ring();
+    if (parked == Sleep::Armed || parked == Sleep::Driver || (parked == Sleep::Standby && !quiet_delivery)) ring();
 }
 
 Loop::QuietScope::QuietScope() { quiet_delivery = true; }
@@ -68,9 +71,11 @@ Loop::QuietScope::QuietScope() { quiet_delivery = true; }
 Loop::QuietScope::~QuietScope() { quiet_delivery = false; }
 
 void Loop::ring() {
-    if (parked_.exchange(Sleep::Awake, std::memory_order_seq_cst) == Sleep::Awake) return;
+    const Sleep parked = parked_.exchange(Sleep::Awake, std::memory_order_seq_cst);
+    if (parked == Sleep::Awake) return;
+    const int bell = parked == Sleep::Driver ? driver_bell_.get() : bell_.get();
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
+    [[maybe_unused]] const auto written = ::write(bell, &one, sizeof one);
 }
 
 bool Loop::inboxEmpty() const {
@@ -90,13 +95,18 @@ Status Loop::start() {
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
     bell_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     grace_timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-    if (!epoll_ || !bell_ || !grace_timer_)
+    driver_epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+    driver_bell_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!epoll_ || !bell_ || !grace_timer_ || !driver_epoll_ || !driver_bell_)
         return errnoStatus(Code::ResourceExhausted, "create the descriptors of loop " + options_.name, errno);
-    for (const int fd : {bell_.get(), grace_timer_.get()}) {
+    const std::pair<int, int> always[] = {{epoll_.get(), bell_.get()},
+                                          {epoll_.get(), grace_timer_.get()},
+                                          {driver_epoll_.get(), driver_bell_.get()}};
+    for (const auto& [set, fd] : always) {
         epoll_event event{};
         event.events = EPOLLIN;
         event.data.fd = fd;
-        if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+        if (::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0)
             return errnoStatus(Code::ResourceExhausted, "epoll_ctl in loop " + options_.name, errno);
     }
     // Signals belong to the host program: its own threads take them.
@@ -170,11 +180,15 @@ void Loop::addPollable(Pollable* pollable) {
     event.events = interest_on_ ? static_cast<std::uint32_t>(EPOLLIN) : 0u;
     event.data.fd = pollable->waitFd();
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pollable->waitFd(), &event);
+    event.events = EPOLLIN;
+    ::epoll_ctl(driver_epoll_.get(), EPOLL_CTL_ADD, pollable->waitFd(), &event);
 }
 
 void Loop::removePollable(Pollable* pollable) {
     pollables_.erase(std::remove(pollables_.begin(), pollables_.end(), pollable), pollables_.end());
-    if (pollable->waitFd() >= 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pollable->waitFd(), nullptr);
+    if (pollable->waitFd() < 0) return;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pollable->waitFd(), nullptr);
+    ::epoll_ctl(driver_epoll_.get(), EPOLL_CTL_DEL, pollable->waitFd(), nullptr);
 }
 
 void Loop::setPollableInterest(bool on) {
@@ -201,7 +215,7 @@ Loop::Progress Loop::iterate() {
     bool moved = runReady();
     if (has_posted_.load(std::memory_order_acquire)) moved = runPosted() || moved;
     if (!watches_.empty()) moved = dispatchReady(0) || moved;
-    const TimePoint now = Clock::now();
+    const TimePoint now = iterated_at_ = Clock::now();
     for (std::size_t i = 0; i < pollables_.size(); ++i) moved = pollables_[i]->poll(now) || moved;
     if (!timers_.empty() && timers_.begin()->first.first <= now) moved = fireTimers(now) || moved;
     // What the Nics completed is reported in the same iteration.
@@ -315,13 +329,48 @@ void Loop::scheduleGrace(TimePoint now) {
     last_drive_ = now;
     // Pushed only when half of it is gone: a system call for every drive would cost more than the drive, and a timer
     // that fires while drivers keep coming wakes a thread onto a core that is busy.
-    if (grace_ends_ > now + options_.drive_grace / 2) return;
-    grace_ends_ = now + options_.drive_grace;
+    if (grace_ends_ > now + options_.drive_grace / 2 && grace_ends_ <= now + options_.drive_grace) return;
+    setGraceTimer(now, options_.drive_grace);
+}
+
+void Loop::holdOffThread() {
+    // A short drive is over before the timer fires. One that comes near it puts it off for long, and pays for setting
+    // it again in the end.
+    if (iterated_at_ > grace_ends_ - options_.drive_grace / 4) setGraceTimer(iterated_at_, kHoldOff);
+}
+
+void Loop::setGraceTimer(TimePoint now, Duration span) {
+    grace_ends_ = now + span;
     itimerspec spec{};
-    const auto nanoseconds = std::max<std::int64_t>(options_.drive_grace / std::chrono::nanoseconds(1), 1);
+    const auto nanoseconds = std::max<std::int64_t>(std::chrono::nanoseconds(span).count(), 1);
     spec.it_value.tv_sec = nanoseconds / 1'000'000'000;
     spec.it_value.tv_nsec = nanoseconds % 1'000'000'000;
     ::timerfd_settime(grace_timer_.get(), 0, &spec, nullptr);
+}
+
+void Loop::adaptSpin(bool woken, Duration slept) {
+    // A sleep so short would have been cheaper spun through; after long ones, spinning was in vain.
+    if (woken && slept < options_.spin)
+        spin_now_ = options_.spin;
+    else
+        spin_now_ = spin_now_ <= kSmallestSpin ? Duration::zero() : spin_now_ / 2;
+}
+
+void Loop::sleepAsDriver(TimePoint deadline) {
+    parked_.store(Sleep::Driver, std::memory_order_seq_cst);
+    if (inboxEmpty() && ready_.empty() && armPollables()) {
+        const TimePoint start = Clock::now();
+        std::array<epoll_event, 4> events;
+        const int count = ::epoll_wait(driver_epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                       timeoutFor(std::min(deadline, nextWake())));
+        for (int i = 0; i < count; ++i) {
+            if (events[static_cast<std::size_t>(i)].data.fd != driver_bell_.get()) continue;
+            std::uint64_t value = 0;
+            [[maybe_unused]] const auto got = ::read(driver_bell_.get(), &value, sizeof value);
+        }
+        adaptSpin(count > 0, Clock::now() - start);
+    }
+    parked_.store(Sleep::Awake, std::memory_order_seq_cst);
 }
 
 void Loop::runUntilQuiet() {
@@ -368,17 +417,16 @@ void Loop::threadMain() {
         current_loop = nullptr;
         thread_wakes_ = nextWake();
         const TimePoint slept = Clock::now();
-        const int timeout = timeoutFor(thread_wakes_);
+        int timeout = timeoutFor(thread_wakes_);
         turn_.unlock();
 
         // Sleeps until there is something to do that no caller is doing.
         for (bool awake = false; !awake && !stopping_.load(std::memory_order_seq_cst);) {
             const Woken woken = waitForEvents(timeout);
             if (!turn_.try_lock()) {
-                // A caller runs the loop and looks after what woke us. Come back later should it not re-arm anything.
-                itimerspec spec{};
-                spec.it_value.tv_nsec = std::chrono::nanoseconds(kRecheckWhileDriven).count();
-                ::timerfd_settime(grace_timer_.get(), 0, &spec, nullptr);
+                // A caller runs the loop and looks after what woke us; when it lets go, it sets the timer, arms the
+                // Nics or rings. Its timers are the loop's too, so a time-out of this sleep need not be met.
+                if (timeout >= 0) timeout = std::max(timeout, kRetryWhileDriven);
                 continue;
             }
             const TimePoint now = Clock::now();
@@ -396,11 +444,7 @@ void Loop::threadMain() {
                 }
                 awake = true;
                 parked_.store(Sleep::Awake, std::memory_order_seq_cst);
-                // A sleep so short would have been cheaper spun through; after long ones, spinning was in vain.
-                if (woken.any && now - slept < options_.spin)
-                    spin_now_ = options_.spin;
-                else
-                    spin_now_ = spin_now_ <= kSmallestSpin ? Duration::zero() : spin_now_ / 2;
+                adaptSpin(woken.any, now - slept);
             }
             turn_.unlock();
         }

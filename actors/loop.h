@@ -39,7 +39,9 @@ class Pollable {
 /// the *turn* and run the loop itself until its own condition holds: no wake-up, no hand-over of completions. The
 /// turn is a mutex; everything the loop hosts is touched only by its holder, so one owner stays one owner.
 ///
-/// Sleep has two forms. Armed: the Nics' descriptors are in the loop's epoll set and its thread wakes by itself.
+/// A driver with nothing to do sleeps in place, in an epoll set of its own, and keeps the turn until its condition holds.
+///
+/// With no driver, sleep has two forms. Armed: the Nics' descriptors are in the loop's epoll set and its thread wakes by itself.
 /// Standby: a caller drove the loop a moment ago and is likely to come back, so the descriptors are out of the set
 /// and a timer (`drive_grace`) brings the loop's thread back if nobody does; this spares two epoll_ctl calls and a
 /// wake-up per transfer when a caller submits and waits in turn.
@@ -78,9 +80,8 @@ class Loop final : public Reactor {
 
     // --- callers' threads -----------------------------------------------------------------------------------------
 
-    /// Runs iterations in the calling thread until `done()` holds or `deadline` passes, if the turn can be had and
-    /// as long as something moves within `spin`. False when it gave up (somebody else runs the loop, or it fell
-    /// quiet); the loop then takes care of itself. Never blocks.
+    /// Runs the loop in the calling thread until `done()` holds or `deadline` passes; blocks while there is nothing to do.
+    /// False at the deadline, or at once when somebody else runs the loop, who then also takes care of the work.
     template <class Done>
     bool driveUntil(Done&& done, TimePoint deadline);
 
@@ -134,7 +135,7 @@ class Loop final : public Reactor {
     // A wait that comes within this after a submit belongs to it: the caller has nothing to do meanwhile.
     static constexpr auto kWaitFollows = std::chrono::microseconds(20);
 
-    enum class Sleep : std::uint8_t { Awake, Armed, Standby };
+    enum class Sleep : std::uint8_t { Awake, Armed, Standby, Driver };
     enum class Progress { Moved, Quiet };
 
     void makeReady(HostedActor* actor);
@@ -159,6 +160,11 @@ class Loop final : public Reactor {
     bool sleepArmed();
     bool armPollables();
     void setPollableInterest(bool on);
+    /// Sleeps until something happens or `deadline`, keeping the turn.
+    void sleepAsDriver(TimePoint deadline);
+    /// During a drive: the grace timer must not fire in the middle of it.
+    void holdOffThread();
+    void adaptSpin(bool woken, Duration slept);
     TimePoint nextWake() const;
     int timeoutFor(TimePoint wake) const;
     void ring();
@@ -175,6 +181,7 @@ class Loop final : public Reactor {
     void giveTurnBack();
     void releaseTurnAfterDriving();
     void scheduleGrace(TimePoint now);
+    void setGraceTimer(TimePoint now, Duration span);
 
     HostUnit host_unit_;
     RunUnit run_unit_;
@@ -214,10 +221,13 @@ class Loop final : public Reactor {
     TimePoint grace_ends_{};        ///< When the grace timer is set to fire.
     TimePoint thread_wakes_{};      ///< When the loop's thread returns from its sleep by itself.
     TimePoint last_drive_{};
+    TimePoint iterated_at_{};
     Duration spin_now_{};           ///< Current adaptive spin, at most options_.spin.
 
-    UniqueFd epoll_;
+    UniqueFd epoll_;         ///< Where the loop's thread sleeps.
     UniqueFd bell_;
+    UniqueFd driver_epoll_;  ///< Where a driver sleeps.
+    UniqueFd driver_bell_;
     UniqueFd grace_timer_;
     std::thread thread_;
 };
@@ -244,6 +254,7 @@ bool Loop::driveUntil(Done&& done, TimePoint deadline) {
     bool finished = done();
     while (!finished) {
         const bool moved = iterate() == Progress::Moved;
+        holdOffThread();
         finished = done();
         if (finished) break;
         if (moved) {
@@ -251,10 +262,14 @@ bool Loop::driveUntil(Done&& done, TimePoint deadline) {
             continue;
         }
         const TimePoint now = Clock::now();
-        if (quiet_since == TimePoint{}) quiet_since = now;
-        if (now >= deadline || now - quiet_since > options_.spin) {
+        if (now >= deadline) {
             driver_expected_ = false;
             break;
+        }
+        if (quiet_since == TimePoint{}) quiet_since = now;
+        if (now - quiet_since >= spin_now_) {
+            sleepAsDriver(deadline);
+            quiet_since = {};
         }
     }
     releaseTurnAfterDriving();
