@@ -401,7 +401,10 @@ Loop::Woken Loop::waitForEvents(int timeout_ms) {
     woken.any = count > 0;
     for (int i = 0; i < count; ++i) {
         const int fd = events[static_cast<std::size_t>(i)].data.fd;
-        if (fd != bell_.get() && fd != grace_timer_.get()) continue;
+        if (fd != bell_.get() && fd != grace_timer_.get()) {
+            woken.nic = true;
+            continue;
+        }
         std::uint64_t value = 0;
         [[maybe_unused]] const auto got = ::read(fd, &value, sizeof value);
         (fd == bell_.get() ? woken.rung : woken.grace) = true;
@@ -424,10 +427,14 @@ void Loop::threadMain() {
         for (bool awake = false; !awake && !stopping_.load(std::memory_order_seq_cst);) {
             const Woken woken = waitForEvents(timeout);
             if (!turn_.try_lock()) {
-                // A caller runs the loop and looks after what woke us; when it lets go, it sets the timer, arms the
-                // Nics or rings. Its timers are the loop's too, so a time-out of this sleep need not be met.
-                if (timeout >= 0) timeout = std::max(timeout, kRetryWhileDriven);
-                continue;
+                // A caller runs the loop. If it drives, it looks after what woke us, and sets the timer, arms the Nics
+                // or rings when it lets go; its timers are the loop's too, so a time-out of this sleep need not be met.
+                // If the Nics were armed, it is a submit that will be over in a moment, and its Nics go on waking us.
+                if (!woken.nic) {
+                    if (timeout >= 0) timeout = std::max(timeout, kRetryWhileDriven);
+                    continue;
+                }
+                turn_.lock();
             }
             const TimePoint now = Clock::now();
             if (woken.grace) grace_ends_ = {};

@@ -144,6 +144,7 @@ class Loop final : public Reactor {
         bool any = false;    ///< Something did, not the time-out.
         bool rung = false;   ///< The bell.
         bool grace = false;  ///< The grace timer.
+        bool nic = false;    ///< A Nic or a watched descriptor.
     };
     Woken waitForEvents(int timeout_ms);
     void threadMain();
@@ -286,9 +287,9 @@ void Loop::deliver(Send&& send) {
     }
     if (!tryTakeTurn()) return send();
     // With the turn held nobody sleeps on the inbox, so the send rings no bell.
-    noteDeliver();
     send();
     iterate();
+    noteDeliver();
     releaseTurnAfterDriving();
 }
 
