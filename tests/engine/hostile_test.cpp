@@ -31,7 +31,7 @@ const std::vector<std::string>& garbage() {
 UniqueFd connectTo(std::uint16_t port) {
     const auto address = SocketAddress::fromNumeric("127.0.0.1", port);
     UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(::connect(fd.get(), address->get(), address->length()), 0);
+    EXPECT_EQ(::connect(fd.get(), address->get(), address->length), 0);
     return fd;
 }
 
@@ -123,7 +123,7 @@ TEST(HostileServer, OfGarbageIsAnErrorForTheOneWhoOpensIt) {
     // A listener that answers every connection with an HTTP response.
     const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const auto any = SocketAddress::fromNumeric("127.0.0.1", 0);
-    ASSERT_EQ(::bind(listener.get(), any->get(), any->length()), 0);
+    ASSERT_EQ(::bind(listener.get(), any->get(), any->length), 0);
     ASSERT_EQ(::listen(listener.get(), 16), 0);
     const auto port = SocketAddress::local(listener.get())->port();
     std::atomic<bool> stop{false};
@@ -148,7 +148,7 @@ TEST(HostileServer, OfGarbageIsAnErrorForTheOneWhoOpensIt) {
 TEST(HostileServer, ThatIsSilentIsATimeout) {
     const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const auto any = SocketAddress::fromNumeric("127.0.0.1", 0);
-    ASSERT_EQ(::bind(listener.get(), any->get(), any->length()), 0);
+    ASSERT_EQ(::bind(listener.get(), any->get(), any->length), 0);
     ASSERT_EQ(::listen(listener.get(), 16), 0);
     EngineSetup setup;
     setup.config.open_timeout = std::chrono::milliseconds(300);

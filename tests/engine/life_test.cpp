@@ -306,7 +306,9 @@ TEST(Guest, AThousandEnginesLeakNeitherDescriptorNorThreadNorMemory) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_LE(entriesOf("/proc/self/fd"), descriptors);
     // A leak of a few kilobytes per engine would show; sanitizers keep freed memory for themselves.
-    if (!kSanitized) EXPECT_LT(residentBytes(), resident + (8u << 20));
+    if (!kSanitized) {
+        EXPECT_LT(residentBytes(), resident + (8u << 20));
+    }
 }
 
 }  // namespace

@@ -224,7 +224,9 @@ class Store : public testing::Test {
         auto engine = std::make_unique<TransferEngine>(std::move(options));
         const Status started = engine->init("inproc://", name, "127.0.0.1");
         expectCode(started, expected);
-        if (started) EXPECT_TRUE(engine->installTransport("tcp"));
+        if (started) {
+            EXPECT_TRUE(engine->installTransport("tcp"));
+        }
         return engine;
     }
     std::shared_ptr<InprocDirectory> directory_ = std::make_shared<InprocDirectory>();
