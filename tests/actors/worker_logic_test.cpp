@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint32_t kPeer = 3;
 
-class Worker : public testing::Test, private WorkerOutput {
+class Worker : public testing::Test, public WorkerOutput {
   protected:
     Worker() {
         auto nic = std::make_unique<FakeNic>(nicInfo(100, 100, 1000));

@@ -13,11 +13,17 @@
 namespace troupe::test {
 namespace {
 
+/// A TLS 1.2 client hello's record and handshake headers, and the rest as zeros.
+std::string tlsHello() {
+    std::string bytes("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
+    bytes.resize(512);
+    return bytes;
+}
+
 const std::vector<std::string>& garbage() {
     static const std::vector<std::string> all = {
         "GET / HTTP/1.1\r\nHost: example.org\r\nUser-Agent: curl/7.88\r\nAccept: */*\r\n\r\n",
-        // A TLS 1.2 client hello's record and handshake headers, and the rest as zeros.
-        std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(512 - 11, '\0'),
+        tlsHello(),
         "SSH-2.0-OpenSSH_9.2\r\n",
         std::string(1, '\0'),
         std::string(3, '\x20'),
