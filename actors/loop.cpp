@@ -128,8 +128,10 @@ Status Loop::start() {
 void Loop::stop() {
     if (!thread_.joinable()) return;
     stopping_.store(true, std::memory_order_seq_cst);
-    parked_.store(Sleep::Armed, std::memory_order_seq_cst);
-    ring();
+    const std::uint64_t one = 1;
+    for (const int bell : {bell_.get(), driver_bell_.get()}) {
+        [[maybe_unused]] const auto written = ::write(bell, &one, sizeof one);
+    }
     thread_.join();
 }
 
@@ -212,10 +214,10 @@ bool Loop::armPollables() {
 // --- one iteration -----------------------------------------------------------------------------------------------
 
 Loop::Progress Loop::iterate() {
+    const TimePoint now = iterated_at_ = Clock::now();
     bool moved = runReady();
     if (has_posted_.load(std::memory_order_acquire)) moved = runPosted() || moved;
     if (!watches_.empty()) moved = dispatchReady(0) || moved;
-    const TimePoint now = iterated_at_ = Clock::now();
     for (std::size_t i = 0; i < pollables_.size(); ++i) moved = pollables_[i]->poll(now) || moved;
     if (!timers_.empty() && timers_.begin()->first.first <= now) moved = fireTimers(now) || moved;
     // What the Nics completed is reported in the same iteration.
@@ -318,7 +320,7 @@ bool Loop::sleepStandby() {
     setPollableInterest(false);
     parked_.store(Sleep::Standby, std::memory_order_seq_cst);
     if (inboxEmpty() && ready_.empty() && !stopping_.load(std::memory_order_relaxed)) {
-        scheduleGrace(Clock::now());
+        scheduleGrace(iterated_at_);
         return true;
     }
     parked_.store(Sleep::Awake, std::memory_order_seq_cst);

@@ -20,6 +20,8 @@
 namespace troupe::test {
 namespace {
 
+constexpr auto kNoTime = std::chrono::microseconds(0);
+
 constexpr std::chrono::seconds kPatience{60};
 
 template <class Done>
@@ -233,7 +235,7 @@ TEST_P(LoopTest, DeliverRunsTheActorInTheCallersThreadWhenItMayDrive) {
     bool in_my_thread = false;
     for (int i = 0; i < 1000 && !in_my_thread; ++i) {
         const std::uint64_t before = seen.sum;
-        loop_->deliver([&] { caf::anon_send(adder, std::uint64_t{1}); });
+        loop_->deliver(Clock::now(), [&] { caf::anon_send(adder, std::uint64_t{1}); });
         ASSERT_TRUE(eventually([&] { return seen.sum == before + 1; }));
         in_my_thread = seen.last_thread.load() == std::this_thread::get_id();
         if (!GetParam()) {
@@ -246,13 +248,17 @@ TEST_P(LoopTest, DeliverRunsTheActorInTheCallersThreadWhenItMayDrive) {
 TEST_P(LoopTest, HelpAndDriveUntilOnTheTurnDoNothing) {
     onTurn([&] {
         loop_->help();
-        EXPECT_FALSE(loop_->driveUntil([] { return false; }, Clock::now()));
+        EXPECT_EQ(loop_->driveUntil([] { return false; }, kNoTime), Loop::Drive::Busy);
         EXPECT_TRUE(loop_->onTurn());
     });
 }
 
-TEST_P(LoopTest, DriveUntilGivesUpWhenNothingMoves) {
-    EXPECT_FALSE(loop_->driveUntil([] { return false; }, kForever));
+TEST_P(LoopTest, DriveUntilEndsAtItsTimeoutWhenNothingMoves) {
+    const auto end = loop_->driveUntil([] { return false; }, std::chrono::milliseconds(2));
+    EXPECT_NE(end, Loop::Drive::Done);
+    if (!GetParam()) {
+        EXPECT_EQ(end, Loop::Drive::Busy);
+    }
     // The loop goes on by itself afterwards.
     Adder::Seen seen;
     const auto adder = spawnAdder(seen);
@@ -266,7 +272,7 @@ TEST_P(LoopTest, PollablesWakeItWhoeverDroveItLast) {
     for (std::uint64_t i = 1; i <= 200; ++i) {
         // Leaves the loop on standby, armed, or in between.
         if (i % 3 == 0) loop_->help();
-        if (i % 5 == 0) static_cast<void>(loop_->driveUntil([] { return false; }, kForever));
+        if (i % 5 == 0) static_cast<void>(loop_->driveUntil([] { return false; }, kNoTime));
         if (i % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
         poked.poke();
         ASSERT_TRUE(eventually([&] { return poked.seen == i; })) << "lost after " << i;
@@ -301,12 +307,12 @@ TEST_P(LoopTest, FourThreadsRaceToDriveAndNothingIsLost) {
             for (std::uint64_t i = 1; i <= kEach; ++i) {
                 const auto done = [&] { return seen[t].sum.load() == i; };
                 if (i % 2 == 0)
-                    loop_->deliver([&] { caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1}); });
+                    loop_->deliver(Clock::now(), [&] { caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1}); });
                 else
                     caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1});
                 if (i % 16 == 0) poked.poke();
                 if (i % 3 == 0) loop_->help();
-                if (!loop_->driveUntil(done, Clock::now() + kPatience) && !eventually(done)) {
+                if (loop_->driveUntil(done, kPatience) != Loop::Drive::Done && !eventually(done)) {
                     ++lost;
                     return;
                 }
@@ -337,10 +343,33 @@ TEST_P(LoopTest, ActorsOfTheHostRunOnItsSchedulerNotHere) {
     caf::anon_send_exit(host, caf::exit_reason::user_shutdown);
 }
 
+TEST_P(LoopTest, ADriverThatSleepsIsWokenByWorkAndByStop) {
+    if (!GetParam()) GTEST_SKIP() << "nobody drives this loop";
+    std::atomic<bool> done{false};
+    std::thread driver([&] {
+        while (!done) static_cast<void>(loop_->driveUntil([&] { return done.load(); }, kPatience));
+    });
+    Adder::Seen seen;
+    const auto adder = spawnAdder(seen);
+    for (std::uint64_t i = 1; i <= 20; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        caf::anon_send(adder, std::uint64_t{1});
+        ASSERT_TRUE(eventually([&] { return seen.sum == i; }));
+    }
+    loop_->post([&] { done = true; });
+    driver.join();
+    std::thread stopped([&] { static_cast<void>(loop_->driveUntil([] { return false; }, kPatience)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    loop_->stop();
+    stopped.join();
+    ASSERT_TRUE(loop_->start());
+    onTurn([] {});
+}
+
 TEST_P(LoopTest, StopIsIdempotentAndEndsDrivers) {
     loop_->stop();
     loop_->stop();
-    EXPECT_FALSE(loop_->driveUntil([] { return false; }, kForever));
+    EXPECT_EQ(loop_->driveUntil([] { return false; }, kNoTime), Loop::Drive::Busy);
     loop_->help();
     ASSERT_TRUE(loop_->start());
     onTurn([] {});
