@@ -68,7 +68,7 @@ TEST(Life, ATakenPortIsAnErrorAndNothingStaysBehind) {
     const auto first = startEngine();
     const auto port = Endpoint::parse(first->localSegmentName())->port;
     TransferEngine second;
-    expectCode(second.init("p2p", "", "127.0.0.1", port), Code::ResourceExhausted);
+    expectCode(second.init("p2p", "", "127.0.0.1", port), Code::AlreadyExists);
 }
 
 TEST(Life, BadAddressesAndNamesAreRefused) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -32,13 +34,32 @@ class PeerProcess {
     const std::string& segment() const { return segment_; }
     std::uint64_t address() const { return address_; }
     std::uint16_t port() const { return Endpoint::parse(segment_)->port; }
-    void signal(int number) { child_->signal(number); }
+    void proceed() { child_->signal(SIGCONT); }
+    /// Returns when it stands still: the signal alone is only on its way.
+    void stop() {
+        child_->signal(SIGSTOP);
+        const auto limit = Clock::now() + kPatience;
+        while (!allThreadsStopped() && Clock::now() < limit) std::this_thread::yield();
+    }
     void kill() {
         child_->signal(SIGKILL);
         EXPECT_EQ(*child_->wait(kPatience), 128 + SIGKILL);
     }
 
   private:
+    bool allThreadsStopped() const {
+        const std::string tasks = "/proc/" + std::to_string(child_->pid()) + "/task";
+        for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+            std::ifstream file(task.path() / "stat");
+            std::string line;
+            std::getline(file, line);
+            // The state follows the name, which is in parentheses.
+            const auto end = line.rfind(") ");
+            if (end == std::string::npos || line[end + 2] != 'T') return false;
+        }
+        return true;
+    }
+
     std::optional<apps::ChildProcess> child_;
     std::string segment_;
     std::uint64_t address_ = 0;
@@ -88,7 +109,7 @@ TEST_F(Process, BytesGoOverAndComeBack) {
 
 TEST_F(Process, ADeadlineAgainstAStoppedPeerIsATimeoutAndQuiesced) {
     expectCompleted(write(4096), 4096);
-    peer_->signal(SIGSTOP);
+    peer_->stop();
     for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
         SCOPED_TRACE(opcode == Opcode::Write ? "write" : "read");
         BatchHolder batch(*engine_, 2);
@@ -107,7 +128,7 @@ TEST_F(Process, ADeadlineAgainstAStoppedPeerIsATimeoutAndQuiesced) {
         }
         EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT);
     }
-    peer_->signal(SIGCONT);
+    peer_->proceed();
     local_.fillPattern(2);
     expectCompleted(writeUntilItWorks(kBytes), kBytes);
     local_.fill(std::byte{0});
@@ -117,10 +138,10 @@ TEST_F(Process, ADeadlineAgainstAStoppedPeerIsATimeoutAndQuiesced) {
 
 TEST_F(Process, AProbeOfAStoppedPeerIsATimeoutAndOfAKilledOneAnError) {
     EXPECT_TRUE(engine_->probePeerAliveByID(segment_, kPatience));
-    peer_->signal(SIGSTOP);
+    peer_->stop();
     const Status stopped = engine_->probePeerAliveByID(segment_, std::chrono::milliseconds(200));
     expectCode(stopped, Code::Timeout);
-    peer_->signal(SIGCONT);
+    peer_->proceed();
     const auto limit = Clock::now() + kPatience;
     while (!engine_->probePeerAliveByID(segment_) && Clock::now() < limit) {
     }
@@ -190,9 +211,9 @@ TEST_F(Process, OpenOfASilentlyStoppedPeerEndsInTime) {
     EngineSetup setup;
     setup.config.open_timeout = std::chrono::milliseconds(500);
     const auto late = startEngine(setup);
-    peer_->signal(SIGSTOP);
+    peer_->stop();
     EXPECT_FALSE(late->openSegment(peer_->segment()));
-    peer_->signal(SIGCONT);
+    peer_->proceed();
     EXPECT_TRUE(engine_->probePeerAliveByID(segment_, kPatience));
 }
 
@@ -207,16 +228,17 @@ class StuckUnregister : public Process {
 
 TEST_F(StuckUnregister, PastTheBoundIsBusyAndNamesTheBatches) {
     expectCompleted(write(4096), 4096);
-    peer_->signal(SIGSTOP);
+    peer_->stop();
     {
         BatchHolder batch(*engine_, 2);
         ASSERT_TRUE(batch.submit({request(Opcode::Write, 0, kBytes)}));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // The engine has taken it on.
         const Status stuck = engine_->unregisterLocalMemory(local_.data());
         expectCode(stuck, Code::BatchBusy);
         EXPECT_THAT(stuck.message(), testing::HasSubstr(std::to_string(batch.id())));
         // The region stays registered: new work on it is accepted.
         EXPECT_TRUE(batch.submit({request(Opcode::Write, 0, 64)}));
-        peer_->signal(SIGCONT);
+        peer_->proceed();
         const auto status = batch.wait();
         EXPECT_TRUE(status.s == TransferStatusEnum::COMPLETED || status.s == TransferStatusEnum::FAILED);
     }
@@ -229,9 +251,10 @@ TEST_F(StuckUnregister, NewWorkIsRefusedWhileItWaits) {
     peer_.reset();
     begin(setup);
     expectCompleted(write(4096), 4096);
-    peer_->signal(SIGSTOP);
+    peer_->stop();
     BatchHolder batch(*engine_, 2);
     ASSERT_TRUE(batch.submit({request(Opcode::Write, 0, kBytes)}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // The engine has taken it on.
     Status unregistered;
     std::thread other([&] { unregistered = engine_->unregisterLocalMemory(local_.data()); });
     BatchHolder later(*engine_, 1);
@@ -246,7 +269,7 @@ TEST_F(StuckUnregister, NewWorkIsRefusedWhileItWaits) {
     expectCode(refused, Code::AddressNotRegistered);
     expectCode(engine_->unregisterLocalMemory(local_.data()), Code::BatchBusy);
     expectCode(engine_->registerLocalMemory(local_.data(), 16), Code::AddressOverlapped);
-    peer_->signal(SIGCONT);
+    peer_->proceed();
     other.join();
     EXPECT_TRUE(unregistered) << unregistered.toString();
     EXPECT_TRUE(isTerminal(batch.task(0).s));
@@ -254,7 +277,7 @@ TEST_F(StuckUnregister, NewWorkIsRefusedWhileItWaits) {
 
 TEST_F(Process, FreeEngineWithAStoppedPeerEndsInBoundedTimeAndCancels) {
     expectCompleted(write(4096), 4096);
-    peer_->signal(SIGSTOP);
+    peer_->stop();
     const auto batch = *engine_->allocateBatchID(2);
     ASSERT_TRUE(engine_->submitTransfer(batch, {request(Opcode::Write, 0, kBytes), request(Opcode::Read, 0, 64)}));
     std::optional<Result<TransferStatus>> seen;
@@ -275,7 +298,7 @@ TEST_F(Process, FreeEngineWithAStoppedPeerEndsInBoundedTimeAndCancels) {
         EXPECT_EQ((*seen)->error.code(), Code::Canceled);
         EXPECT_TRUE((*seen)->quiesced);
     }
-    peer_->signal(SIGCONT);
+    peer_->proceed();
 }
 
 }  // namespace
