@@ -458,6 +458,16 @@ void Loop::threadMain() {
             turn_.unlock();
         }
     }
+    // Actors that were told to end in the last iteration still have descriptors and memory to give back.
+    constexpr int kLastRuns = 1000;
+    turn_.lock();
+    current_loop = this;
+    for (int i = 0; i < kLastRuns; ++i) {
+        const bool ran = runActors();
+        if (!runPosted() && !ran) break;
+    }
+    current_loop = nullptr;
+    turn_.unlock();
 }
 
 // --- callers that drive ------------------------------------------------------------------------------------------

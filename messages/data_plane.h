@@ -55,7 +55,8 @@ struct Train {
 /// Worker -> tracker: the flights that ended since the last report. Room in the path's window comes back with it: this
 /// is how a worker pulls more work.
 struct SliceReport {
-    /// A part of a flight that ended without success. Its flight's Settled follows in the same report.
+    /// A part of a flight that ended without success. Its flight's Settled follows in the same report, or in
+    /// a later one when other parts are still with the Nic.
     struct Failed {
         Flight part;
         std::uint32_t peer = 0;
