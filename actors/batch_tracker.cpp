@@ -17,7 +17,7 @@ BatchTracker::BatchTracker(caf::actor_config& config, Loop& loop, std::uint32_t 
 
 caf::behavior BatchTracker::make_behavior() {
     return {
-        [this](const SubmitTasks& submit) { logic_.onSubmit(submit, Clock::now()); },
+        [this](const SubmitTasks& submit) { logic_.onSubmit(submit, loop().iterationTime()); },
         [this](const SliceReport& report) {
             last_suspect_ = UINT32_MAX;
             logic_.onReport(report);

@@ -128,8 +128,10 @@ Status Loop::start() {
 void Loop::stop() {
     if (!thread_.joinable()) return;
     stopping_.store(true, std::memory_order_seq_cst);
-    parked_.store(Sleep::Armed, std::memory_order_seq_cst);
-    ring();
+    const std::uint64_t one = 1;
+    for (const int bell : {bell_.get(), driver_bell_.get()}) {
+        [[maybe_unused]] const auto written = ::write(bell, &one, sizeof one);
+    }
     thread_.join();
 }
 
@@ -212,10 +214,10 @@ bool Loop::armPollables() {
 // --- one iteration -----------------------------------------------------------------------------------------------
 
 Loop::Progress Loop::iterate() {
+    const TimePoint now = iterated_at_ = Clock::now();
     bool moved = runReady();
     if (has_posted_.load(std::memory_order_acquire)) moved = runPosted() || moved;
     if (!watches_.empty()) moved = dispatchReady(0) || moved;
-    const TimePoint now = iterated_at_ = Clock::now();
     for (std::size_t i = 0; i < pollables_.size(); ++i) moved = pollables_[i]->poll(now) || moved;
     if (!timers_.empty() && timers_.begin()->first.first <= now) moved = fireTimers(now) || moved;
     // What the Nics completed is reported in the same iteration.
@@ -318,7 +320,7 @@ bool Loop::sleepStandby() {
     setPollableInterest(false);
     parked_.store(Sleep::Standby, std::memory_order_seq_cst);
     if (inboxEmpty() && ready_.empty() && !stopping_.load(std::memory_order_relaxed)) {
-        scheduleGrace(Clock::now());
+        scheduleGrace(iterated_at_);
         return true;
     }
     parked_.store(Sleep::Awake, std::memory_order_seq_cst);
@@ -401,7 +403,10 @@ Loop::Woken Loop::waitForEvents(int timeout_ms) {
     woken.any = count > 0;
     for (int i = 0; i < count; ++i) {
         const int fd = events[static_cast<std::size_t>(i)].data.fd;
-        if (fd != bell_.get() && fd != grace_timer_.get()) continue;
+        if (fd != bell_.get() && fd != grace_timer_.get()) {
+            woken.nic = true;
+            continue;
+        }
         std::uint64_t value = 0;
         [[maybe_unused]] const auto got = ::read(fd, &value, sizeof value);
         (fd == bell_.get() ? woken.rung : woken.grace) = true;
@@ -424,10 +429,14 @@ void Loop::threadMain() {
         for (bool awake = false; !awake && !stopping_.load(std::memory_order_seq_cst);) {
             const Woken woken = waitForEvents(timeout);
             if (!turn_.try_lock()) {
-                // A caller runs the loop and looks after what woke us; when it lets go, it sets the timer, arms the
-                // Nics or rings. Its timers are the loop's too, so a time-out of this sleep need not be met.
-                if (timeout >= 0) timeout = std::max(timeout, kRetryWhileDriven);
-                continue;
+                // A caller runs the loop. If it drives, it looks after what woke us, and sets the timer, arms the Nics
+                // or rings when it lets go; its timers are the loop's too, so a time-out of this sleep need not be met.
+                // If the Nics were armed, it is a submit that will be over in a moment, and its Nics go on waking us.
+                if (!woken.nic) {
+                    if (timeout >= 0) timeout = std::max(timeout, kRetryWhileDriven);
+                    continue;
+                }
+                turn_.lock();
             }
             const TimePoint now = Clock::now();
             if (woken.grace) grace_ends_ = {};

@@ -66,6 +66,8 @@ class Loop final : public Reactor {
 
     // --- Reactor -----------------------------------------------------------------------------------------------
     TimePoint now() const override { return Clock::now(); }
+    /// When the current iteration began; cheaper than now(). On the turn.
+    TimePoint iterationTime() const { return iterated_at_; }
     void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> ready) override;
     void unwatch(int fd) override;
     TimerId runAt(TimePoint when, std::function<void()> fire) override;
@@ -80,17 +82,20 @@ class Loop final : public Reactor {
 
     // --- callers' threads -----------------------------------------------------------------------------------------
 
-    /// Runs the loop in the calling thread until `done()` holds or `deadline` passes; blocks while there is nothing to do.
-    /// False at the deadline, or at once when somebody else runs the loop, who then also takes care of the work.
+    enum class Drive { Done, TimedOut, Busy };
+
+    /// Runs the loop in the calling thread until `done()` holds or `timeout` passes; blocks while there is nothing to do.
+    /// Busy, within `spin`: somebody else runs the loop, and takes care of the work.
     template <class Done>
-    bool driveUntil(Done&& done, TimePoint deadline);
+    Drive driveUntil(Done&& done, std::chrono::microseconds timeout);
 
     /// Call `send` (which enqueues messages to actors here) without waking the loop's thread. If the loop sleeps, one
     /// iteration runs in the calling thread, so that work starts at once; but a caller that was last seen to wait right
     /// after it submitted will run the loop in a moment anyhow, and then the messages of several submits share one
     /// iteration (should it not come after all, the grace timer brings the loop's thread).
+    /// `now` is any recent time: reading the clock is a good part of what a small submit costs.
     template <class Send>
-    void deliver(Send&& send);
+    void deliver(TimePoint now, Send&& send);
 
     /// One iteration if the loop sleeps: what a status poll contributes.
     void help();
@@ -100,7 +105,8 @@ class Loop final : public Reactor {
 
     /// A caller waits for a batch: deliver learns from it how soon after a submit that is.
     void noteWait() {
-        if (!options_.drivable) return;
+        // Once learned it holds until a grace ends without a driver.
+        if (!options_.drivable || waits_follow_.load(std::memory_order_relaxed)) return;
         const Duration since = Clock::now().time_since_epoch() - Duration(last_deliver_.load(std::memory_order_relaxed));
         waits_follow_.store(since < kWaitFollows, std::memory_order_relaxed);
     }
@@ -144,6 +150,7 @@ class Loop final : public Reactor {
         bool any = false;    ///< Something did, not the time-out.
         bool rung = false;   ///< The bell.
         bool grace = false;  ///< The grace timer.
+        bool nic = false;    ///< A Nic or a watched descriptor.
     };
     Woken waitForEvents(int timeout_ms);
     void threadMain();
@@ -176,7 +183,9 @@ class Loop final : public Reactor {
         QuietScope();
         ~QuietScope();
     };
-    void noteDeliver() { last_deliver_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
+    void noteDeliver(TimePoint now) {
+        last_deliver_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+    }
     bool tryTakeTurn();
     void giveTurnBack();
     void releaseTurnAfterDriving();
@@ -233,8 +242,8 @@ class Loop final : public Reactor {
 };
 
 template <class Done>
-bool Loop::driveUntil(Done&& done, TimePoint deadline) {
-    if (!options_.drivable || onTurn()) return false;
+Loop::Drive Loop::driveUntil(Done&& done, std::chrono::microseconds timeout) {
+    if (!options_.drivable || onTurn()) return Drive::Busy;
     wanted_.fetch_add(1, std::memory_order_relaxed);
     // The loop's thread lets go at the end of its iteration; beyond the spin bound it is cheaper to sleep than to compete.
     constexpr int kTriesPerLook = 32;
@@ -247,13 +256,16 @@ bool Loop::driveUntil(Done&& done, TimePoint deadline) {
         if (!have && Clock::now() > until) break;
     }
     wanted_.fetch_sub(1, std::memory_order_relaxed);
-    if (!have) return done();
+    if (!have) return done() ? Drive::Done : Drive::Busy;
     driver_expected_ = true;
     setPollableInterest(false);
+    // The clock is read once an iteration; a drive that ends within one costs no reading of its own.
     TimePoint quiet_since{};
+    TimePoint deadline{};
     bool finished = done();
-    while (!finished) {
+    while (!finished && !stopping_.load(std::memory_order_relaxed)) {
         const bool moved = iterate() == Progress::Moved;
+        if (deadline == TimePoint{}) deadline = saturatedAdd(iterated_at_, timeout);
         holdOffThread();
         finished = done();
         if (finished) break;
@@ -273,22 +285,22 @@ bool Loop::driveUntil(Done&& done, TimePoint deadline) {
         }
     }
     releaseTurnAfterDriving();
-    return finished;
+    return finished ? Drive::Done : Drive::TimedOut;
 }
 
 template <class Send>
-void Loop::deliver(Send&& send) {
+void Loop::deliver(TimePoint now, Send&& send) {
     if (!options_.drivable || onTurn()) return send();
     if (waits_follow_.load(std::memory_order_relaxed) && parked_.load(std::memory_order_relaxed) == Sleep::Standby) {
-        noteDeliver();
+        noteDeliver(now);
         const QuietScope quiet;
         return send();
     }
     if (!tryTakeTurn()) return send();
     // With the turn held nobody sleeps on the inbox, so the send rings no bell.
-    noteDeliver();
     send();
     iterate();
+    noteDeliver(Clock::now());
     releaseTurnAfterDriving();
 }
 

@@ -14,9 +14,14 @@ void WorkerLogic::onUsePeer(const UsePeer& use) {
     const std::uint32_t index = use.peer->index;
     if (peers_.size() <= index) peers_.resize(index + 1);
     PeerPath& entry = peers_[index];
-    const bool same = entry.peer && entry.peer->desc->incarnation == use.peer->desc->incarnation;
-    if (!same && entry.path) {
-        const Status cause(Code::StaleIncarnation, "segment " + use.peer->name + " was restarted");
+    const bool alive = entry.peer && entry.peer->desc->incarnation == use.peer->desc->incarnation;
+    // A transport that the peer uninstalled and installed again listens elsewhere; the Nic knows only the old place.
+    const bool moved = alive && (entry.peer->host != use.peer->host ||
+                                 entry.peer->desc->tcp_data_port != use.peer->desc->tcp_data_port ||
+                                 entry.peer->desc->lane_ports != use.peer->desc->lane_ports);
+    if ((!alive || moved) && entry.path) {
+        const Status cause = moved ? Status(Code::ConnectionLost, "segment " + use.peer->name + " has new data ports")
+                                   : Status(Code::StaleIncarnation, "segment " + use.peer->name + " was restarted");
         nic_->closePath(*entry.path, cause);
         entry.path.reset();
         failBacklog(entry, cause, false);

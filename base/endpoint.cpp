@@ -133,12 +133,14 @@ std::string SocketAddress::toString() const { return Endpoint{host(), port()}.to
 Result<UniqueFd> listenOn(const SocketAddress& address, int backlog) {
     UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!fd) return errnoStatus(Code::ResourceExhausted, "socket for " + address.toString(), errno);
-    if (address.port() != 0) {
-        // A fixed port must be usable at once after a restart, past connections in TIME_WAIT. Linux still refuses a
-        // second listener. For port 0 it would only let the kernel pick a port that is half in use.
+    // A fixed port must be usable at once after a restart, past connections in TIME_WAIT. Linux still refuses a second
+    // listener. Both the old connections and the new listener need the flag, so a listener on a port of the kernel's
+    // choice gets it too; but only after bind, where it would let the kernel pick a port that is half in use.
+    const auto allowReuse = [&fd] {
         const int one = 1;
         setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    }
+    };
+    if (address.port() != 0) allowReuse();
     if (bind(fd.get(), address.get(), address.length) != 0) {
         const int error = errno;
         const Code code = error == EADDRINUSE ? Code::AlreadyExists
@@ -146,6 +148,7 @@ Result<UniqueFd> listenOn(const SocketAddress& address, int backlog) {
                                               : Code::InvalidArgument;
         return errnoStatus(code, "bind " + address.toString(), error);
     }
+    if (address.port() == 0) allowReuse();
     if (listen(fd.get(), backlog) != 0)
         return errnoStatus(errno == EADDRINUSE ? Code::AlreadyExists : Code::ResourceExhausted,
                            "listen on " + address.toString(), errno);

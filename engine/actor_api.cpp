@@ -141,7 +141,6 @@ class EngineActorImpl final : public HostedActor {
     using ReportPromise = caf::typed_response_promise<TransferReport>;
 
     caf::result<TransferReport> submit(const SubmitTransfers& request) {
-        auto promise = make_response_promise<TransferReport>();
         const std::size_t count = request.requests.size();
         const auto batch = engine_.allocateBatchID(std::max<std::size_t>(count, 1));
         if (!batch) return toCafError(batch.status());
@@ -152,6 +151,8 @@ class EngineActorImpl final : public HostedActor {
             static_cast<void>(engine_.freeBatchID(*batch));
             return toCafError(submitted);
         }
+        // Only now: an error that is returned beside an open promise never reaches the requester.
+        auto promise = make_response_promise<TransferReport>();
         submitted_.emplace(*batch, std::make_pair(count, promise));
         if (count == 0) report(*batch);
         return promise;

@@ -103,14 +103,13 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     if (count == 0) return Status::ok();
 
     const Config& settings = core.settings();
-    const TimePoint deadline = settings.transfer_timeout.count() == 0
-                                   ? kForever
-                                   : Clock::now() + settings.transfer_timeout;
+    const TimePoint now = Clock::now();
+    const TimePoint deadline = settings.transfer_timeout.count() == 0 ? kForever : now + settings.transfer_timeout;
     batch->start(count);
     for (std::uint32_t i = 0; i < count; ++i)
         fillTask(batch->task(static_cast<std::uint32_t>(first) + i), requests[i], settings, deadline);
     Loop& loop = *core.data_loops[batch->tracker()];
-    loop.deliver([&] {
+    loop.deliver(now, [&] {
         caf::anon_send(core.trackers[batch->tracker()],
                        SubmitTasks{&*batch, static_cast<std::uint32_t>(first), count, version});
     });
@@ -153,11 +152,10 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     if (batch->done()) return batch->summary();
     if (core.onAnyTurn())
         return Status(Code::InvalidArgument, "waitTransfer from a completion callback would wait for itself");
-    const TimePoint deadline = saturatedAdd(Clock::now(), timeout);
-    if (!loop.driveUntil([&] { return batch->done(); }, deadline)) {
+    if (loop.driveUntil([&] { return batch->done(); }, timeout) == Loop::Drive::Busy) {
         loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
         loop.wakeFromStandby();
-        batch->sleepUntilDone(deadline);
+        batch->sleepUntilDone(saturatedAdd(Clock::now(), timeout));
         loop.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     }
     return batch->summary();

@@ -61,8 +61,8 @@ class TransferEngine {
     ///     local_server_name if it is an address of this machine, else 127.0.0.1 for "localhost" or an empty name,
     ///     else the most routable address of an interface that is up.
     /// @param rpc_port control port; 0: any free one.
-    /// Errors: AlreadyExists (init was called), InvalidArgument, ResourceExhausted (port taken, threads refused), or
-    /// the store's.
+    /// Errors: AlreadyExists (init was called), InvalidArgument, AlreadyExists also when the port is taken,
+    /// ResourceExhausted (descriptors or threads refused), or the store's.
     Status init(const std::string& metadata_conn, const std::string& local_server_name,
                 const std::string& ip_or_host = "", std::uint16_t rpc_port = 0);
 
@@ -108,7 +108,8 @@ class TransferEngine {
     /// the own name is kLocalSegmentID. Opening an open segment gives the same id and counts.
     /// InvalidArgument, NotFound, ConnectionRefused, Timeout, ProtocolError, StaleIncarnation.
     Result<SegmentID> openSegment(const std::string& name);
-    /// The id is dead when as many closes as opens were made. StaleHandle. BatchBusy when transfers are running.
+    /// The id is dead when as many closes as opens were made. StaleHandle. Transfers that run
+    /// on it then end as CANCELED.
     Status closeSegment(SegmentID segment);
     /// The descriptor as last fetched; of kLocalSegmentID the current one. StaleHandle.
     Result<std::shared_ptr<const SegmentDesc>> getSegmentDescByID(SegmentID segment) const;

@@ -1,0 +1,288 @@
+// An example of a service that runs its own CAF actors and uses the engine as one of them (engine/actor_api.h).
+//
+// A *prefetcher* owns a cache of blocks and reads them from a peer's segment on request; *clients* ask it for blocks
+// they are about to need. No thread of the service ever waits for a transfer: a report is a message like any other.
+//
+//     troupe_actor_service                       # a second engine in this program is the peer
+//     troupe_actor_service --segment HOST:PORT   # a segment served elsewhere, e.g. by `troupe serve`
+
+#include <CLI/CLI.hpp>
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/stateful_actor.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/support/arguments.h"
+#include "apps/support/mapped_memory.h"
+#include "apps/support/units.h"
+#include "engine/actor_api.h"
+#include "engine/transfer_engine.h"
+
+namespace troupe::apps {
+
+namespace {
+
+struct ServiceOptions {
+    std::string segment;  ///< Empty: of an engine in this program.
+    std::uint64_t block_bytes = 64u << 10;
+    std::uint64_t blocks = 4096;  ///< To fetch, by each client.
+    unsigned clients = 4;
+    unsigned group = 16;  ///< Blocks per request.
+};
+
+constexpr std::chrono::seconds kPatience{60};
+
+// --- the service's own protocol ----------------------------------------------------------------------------------
+
+/// Client -> prefetcher: bring blocks [first, first + count) of the segment into the cache. -> BlocksReady.
+struct FetchBlocks {
+    std::uint64_t first = 0;
+    unsigned count = 0;
+};
+struct BlocksReady {
+    std::uint64_t bytes = 0;
+};
+
+/// Client -> main: it has all it wanted, or the first error.
+struct ClientDone {
+    std::uint64_t bytes = 0;
+    std::uint64_t requests = 0;
+    Status status;
+};
+
+}  // namespace
+
+}  // namespace troupe::apps
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::apps::FetchBlocks)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::apps::BlocksReady)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::apps::ClientDone)
+
+namespace troupe::apps {
+
+namespace {
+
+/// What the prefetcher works on. The cache is registered with the engine before the actor starts and outlives it.
+struct Source {
+    SegmentID segment = kInvalidSegmentID;
+    std::uint64_t addr = 0;    ///< Of the first block, in the owner's address space.
+    std::uint64_t blocks = 0;  ///< In the segment; a block id is taken modulo this.
+    std::uint64_t block_bytes = 0;
+    std::byte* cache = nullptr;
+    std::uint64_t cache_blocks = 0;
+};
+
+/// Reads blocks into the next places of its cache. Several requests are under way at once; the engine orders nothing
+/// between them, so each has places of its own.
+caf::behavior prefetcher(caf::event_based_actor* self, const EngineActor& engine, const Source& source) {
+    const auto next = std::make_shared<std::uint64_t>(0);
+    return {[self, engine, source, next](const FetchBlocks& wanted) {
+        SubmitTransfers work;
+        for (unsigned i = 0; i < wanted.count; ++i) {
+            TransferRequest read;
+            read.opcode = TransferRequest::READ;
+            read.source = source.cache + *next * source.block_bytes;
+            read.target_id = source.segment;
+            read.target_offset = source.addr + (wanted.first + i) % source.blocks * source.block_bytes;
+            read.length = source.block_bytes;
+            work.requests.push_back(read);
+            *next = (*next + 1) % source.cache_blocks;
+        }
+        auto answer = self->make_response_promise<BlocksReady>();
+        self->request(engine, kPatience, std::move(work))
+            .then(
+                [answer](const TransferReport& report) mutable {
+                    if (report.batch.s == TransferStatusEnum::COMPLETED)
+                        answer.deliver(BlocksReady{report.batch.transferred_bytes});
+                    else
+                        answer.deliver(toCafError(report.batch.error));
+                },
+                [answer](const caf::error& error) mutable { answer.deliver(error); });
+        return answer;
+    }};
+}
+
+/// Walks over the blocks, one group after another, and tells `parent` at the end.
+struct ClientState {
+    std::uint64_t position = 0;
+    std::uint64_t left = 0;
+    ClientDone result;
+};
+
+void fetchNext(caf::stateful_actor<ClientState>* self, const caf::actor& cache, const caf::actor& parent, unsigned group) {
+    ClientState& state = self->state;
+    if (state.left == 0 || !state.result.status) {
+        self->send(parent, state.result);
+        self->quit();
+        return;
+    }
+    const auto count = static_cast<unsigned>(std::min<std::uint64_t>(group, state.left));
+    self->request(cache, kPatience, FetchBlocks{state.position, count})
+        .then(
+            [=](const BlocksReady& ready) {
+                self->state.result.bytes += ready.bytes;
+                ++self->state.result.requests;
+                self->state.position += count;
+                self->state.left -= count;
+                fetchNext(self, cache, parent, group);
+            },
+            [=](const caf::error& error) {
+                self->state.result.status = fromCafError(error);
+                fetchNext(self, cache, parent, group);
+            });
+}
+
+// --- putting it together -----------------------------------------------------------------------------------------
+
+/// The peer when none is named: an engine that serves one region.
+struct LocalPeer {
+    MappedMemory memory;
+    std::unique_ptr<TransferEngine> engine;
+};
+
+Result<LocalPeer> startPeer(caf::actor_system& system, std::uint64_t bytes) {
+    LocalPeer peer;
+    auto memory = MappedMemory::map(bytes);
+    if (!memory) return memory.status();
+    peer.memory = std::move(*memory);
+    std::memset(peer.memory.data(), 0x5a, peer.memory.size());
+    EngineOptions options;
+    options.system = &system;
+    peer.engine = std::make_unique<TransferEngine>(std::move(options));
+    if (const Status started = peer.engine->init("p2p", "", "127.0.0.1"); !started) return started;
+    if (const auto tcp = peer.engine->installTransport("tcp"); !tcp) return tcp.status();
+    const Status served = peer.engine->registerLocalMemory(peer.memory.data(), peer.memory.size());
+    if (!served) return served;
+    return peer;
+}
+
+/// Asks the engine's actor and waits: only the set-up does so.
+template <class Answer, class Request>
+Result<Answer> ask(caf::scoped_actor& self, const EngineActor& engine, Request request) {
+    Result<Answer> answer(Code::Internal, "no answer");
+    self->request(engine, kPatience, std::move(request))
+        .receive([&](const Answer& value) { answer = value; },
+                 [&](const caf::error& error) { answer = fromCafError(error); });
+    return answer;
+}
+
+Status registerCache(caf::scoped_actor& self, const EngineActor& engine, const MappedMemory& cache) {
+    Status answer(Code::Internal, "no answer");
+    self->request(engine, kPatience, RegisterMemory{cache.data(), cache.size()})
+        .receive([&] { answer = Status::ok(); }, [&](const caf::error& error) { answer = fromCafError(error); });
+    return answer;
+}
+
+Result<Source> openSource(caf::scoped_actor& self, const EngineActor& engine, const std::string& segment,
+                          const ServiceOptions& options) {
+    const auto opened = ask<SegmentOpened>(self, engine, OpenSegmentByName{segment});
+    if (!opened) return opened.status();
+    if (opened->desc->buffers.empty()) return {Code::NotFound, "segment " + segment + " serves no memory"};
+    const BufferDesc& buffer = opened->desc->buffers.front();
+    Source source;
+    source.segment = opened->segment;
+    source.addr = buffer.addr;
+    source.block_bytes = options.block_bytes;
+    source.blocks = buffer.length / options.block_bytes;
+    if (source.blocks == 0)
+        return {Code::InvalidArgument, "the segment's first region has " + formatBytes(buffer.length) +
+                                           ", less than a block of " + formatBytes(options.block_bytes)};
+    return source;
+}
+
+/// Runs the clients to their end; the first error of any.
+Result<ClientDone> runClients(caf::scoped_actor& self, const caf::actor& cache, const ServiceOptions& options) {
+    const caf::actor parent(self);
+    for (unsigned i = 0; i < options.clients; ++i)
+        self->spawn([=](caf::stateful_actor<ClientState>* client) {
+            client->state.position = i * options.blocks;
+            client->state.left = options.blocks;
+            fetchNext(client, cache, parent, options.group);
+        });
+    ClientDone total;
+    unsigned ended = 0;
+    self->receive_while([&] { return ended < options.clients; })([&](const ClientDone& done) {
+        ++ended;
+        total.bytes += done.bytes;
+        total.requests += done.requests;
+        if (total.status) total.status = done.status;
+    });
+    if (!total.status) return total.status;
+    return total;
+}
+
+Status serve(const ServiceOptions& options) {
+    caf::actor_system_config config;
+    caf::actor_system system(config);  // The service's own; its engines live in it.
+
+    LocalPeer peer;
+    std::string segment = options.segment;
+    if (segment.empty()) {
+        auto started = startPeer(system, options.block_bytes * std::min<std::uint64_t>(options.blocks, 1024));
+        if (!started) return started.status();
+        peer = std::move(*started);
+        segment = peer.engine->localSegmentName();
+    }
+    // A group of each client is under way at most; twice that, so that a group is not overwritten by the next.
+    auto cache = MappedMemory::map(options.block_bytes * options.group * options.clients * 2);
+    if (!cache) return cache.status();
+    EngineOptions engine_options;
+    engine_options.system = &system;
+    TransferEngine engine(std::move(engine_options));
+    if (const Status started = engine.init("p2p", "localhost"); !started) return started;
+    if (const auto tcp = engine.installTransport("tcp"); !tcp) return tcp.status();
+    const EngineActor transfers = engine.actorApi()->actor();
+
+    caf::scoped_actor self{system};
+    if (const Status registered = registerCache(self, transfers, *cache); !registered) return registered;
+    auto source = openSource(self, transfers, segment, options);
+    if (!source) return source.status();
+    source->cache = cache->data();
+    source->cache_blocks = std::uint64_t{options.group} * options.clients * 2;
+
+    const caf::actor prefetch = self->spawn(prefetcher, transfers, *source);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto total = runClients(self, prefetch, options);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    self->send_exit(prefetch, caf::exit_reason::user_shutdown);
+    if (!total) return total.status();
+    fmt::print("{} clients prefetched {} in {} requests from {}: {:.3f} s, {:.2f} GB/s\n", options.clients,
+               formatBytes(total->bytes), total->requests, segment, took.count(),
+               static_cast<double>(total->bytes) / took.count() / 1e9);
+    if (peer.engine && !std::all_of(cache->data(), cache->data() + options.block_bytes,
+                                    [](std::byte b) { return b == std::byte{0x5a}; }))
+        return {Code::ChecksumMismatch, "the cache does not hold what the peer serves"};
+    return engine.freeEngine();
+}
+
+}  // namespace
+
+}  // namespace troupe::apps
+
+int main(int argc, char** argv) {
+    troupe::apps::ServiceOptions options;
+    CLI::App app("Prefetches blocks from a segment with actors of its own, through the engine's actor.");
+    app.add_option("--segment", options.segment, "segment to read from; without it this program serves one");
+    troupe::apps::addBytes(app, "--block_size", options.block_bytes, "bytes per block");
+    app.add_option("--blocks", options.blocks, "blocks that each client fetches")->check(CLI::Range(1u, 1u << 30))->capture_default_str();
+    app.add_option("--clients", options.clients, "client actors")->check(CLI::Range(1u, 1024u))->capture_default_str();
+    app.add_option("--group", options.group, "blocks per request")->check(CLI::Range(1u, 1024u))->capture_default_str();
+    CLI11_PARSE(app, argc, argv);
+    if (options.block_bytes == 0) options.block_bytes = 1;
+    const troupe::Status status = troupe::apps::serve(options);
+    if (status) return 0;
+    fmt::print(stderr, "troupe_actor_service: {}\n", status.toString());
+    return 1;
+}

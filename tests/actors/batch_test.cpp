@@ -1,0 +1,258 @@
+#include "actors/batch.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace troupe::test {
+namespace {
+
+void finishOne(Batch& batch, std::uint32_t index, TransferStatusEnum state, Status error = {}) {
+    batch.task(index).error = std::move(error);
+    batch.publishTerminal(index, state);
+    batch.finished(1);
+}
+
+/// Claims and starts `count` tasks that are pending.
+std::uint32_t startTasks(Batch& batch, std::uint32_t count) {
+    const auto first = batch.claim(count);
+    EXPECT_GE(first, 0);
+    batch.start(count);
+    for (std::uint32_t i = 0; i < count; ++i)
+        batch.task(static_cast<std::uint32_t>(first) + i)
+            .state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING));
+    return static_cast<std::uint32_t>(first);
+}
+
+TEST(BatchTable, GivesDifferentIdsAndNeverZero) {
+    BatchTable table(1000);
+    std::set<BatchID> seen;
+    for (int round = 0; round < 3; ++round) {
+        std::vector<BatchID> live;
+        for (int i = 0; i < 1000; ++i) live.push_back(*table.allocate(1, 0));
+        EXPECT_EQ(table.allocate(1, 0).status().code(), Code::CapacityExceeded);
+        EXPECT_EQ(table.live(), 1000u);
+        for (const BatchID id : live) {
+            EXPECT_NE(id, kInvalidBatchID);
+            EXPECT_TRUE(seen.insert(id).second) << "an id came twice";
+            EXPECT_TRUE(table.free(id));
+        }
+        EXPECT_EQ(table.live(), 0u);
+    }
+}
+
+TEST(BatchTable, AStaleIdIsNeverFound) {
+    BatchTable table(4);
+    const BatchID first = *table.allocate(1, 0);
+    EXPECT_TRUE(table.find(first));
+    ASSERT_TRUE(table.free(first));
+    EXPECT_FALSE(table.find(first));
+    const BatchID second = *table.allocate(1, 0);
+    EXPECT_EQ(static_cast<std::uint32_t>(second), static_cast<std::uint32_t>(first)) << "the slot is reused";
+    EXPECT_FALSE(table.find(first));
+    EXPECT_EQ(table.free(first).code(), Code::StaleHandle);
+    EXPECT_TRUE(table.find(second));
+    for (const BatchID id : {BatchID{0}, BatchID{3}, BatchID{UINT64_MAX}, second + (BatchID{1} << 32), second + 1, second + 100})
+        EXPECT_FALSE(table.find(id)) << id;
+}
+
+TEST(BatchTable, ADoubleFreeIsStale) {
+    BatchTable table(4);
+    const BatchID id = *table.allocate(1, 0);
+    ASSERT_TRUE(table.free(id));
+    EXPECT_EQ(table.free(id).code(), Code::StaleHandle);
+    EXPECT_EQ(table.live(), 0u);
+}
+
+TEST(BatchTable, FreeIsBusyWhileATaskRuns) {
+    BatchTable table(4);
+    const BatchID id = *table.allocate(2, 0);
+    {
+        const auto batch = table.find(id);
+        startTasks(*batch, 2);
+        EXPECT_TRUE(table.anyRunning());
+        finishOne(*batch, 0, TransferStatusEnum::COMPLETED);
+    }
+    EXPECT_EQ(table.free(id).code(), Code::BatchBusy);
+    // A refused free changes nothing.
+    ASSERT_TRUE(table.find(id));
+    finishOne(*table.find(id), 1, TransferStatusEnum::COMPLETED);
+    EXPECT_FALSE(table.anyRunning());
+    EXPECT_TRUE(table.free(id));
+}
+
+TEST(BatchTable, AReusedSlotStartsAfresh) {
+    BatchTable table(1);
+    const BatchID first = *table.allocate(4, 0);
+    {
+        const auto batch = table.find(first);
+        startTasks(*batch, 4);
+        for (std::uint32_t i = 0; i < 4; ++i)
+            finishOne(*batch, i, TransferStatusEnum::FAILED, Status(Code::Internal, "first user"));
+        EXPECT_EQ(batch->summary().s, TransferStatusEnum::FAILED);
+    }
+    ASSERT_TRUE(table.free(first));
+    const BatchID second = *table.allocate(8, 3);
+    const auto batch = table.find(second);
+    EXPECT_EQ(batch->capacity(), 8u);
+    EXPECT_EQ(batch->claimed(), 0u);
+    EXPECT_EQ(batch->tracker(), 3u);
+    EXPECT_EQ(batch->id(), second);
+    EXPECT_EQ(batch->summary().s, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ(startTasks(*batch, 8), 0u);
+    EXPECT_TRUE(batch->taskStatus(0).error.isOk());
+    for (std::uint32_t i = 0; i < 8; ++i) finishOne(*batch, i, TransferStatusEnum::COMPLETED);
+    EXPECT_TRUE(batch->summary().error.isOk());
+}
+
+TEST(Batch, ClaimsUpToItsCapacityAndNoMore) {
+    BatchTable table(1);
+    const auto batch = table.find(*table.allocate(5, 0));
+    EXPECT_EQ(batch->claim(3), 0);
+    EXPECT_EQ(batch->claim(3), -1);
+    EXPECT_EQ(batch->claim(0), 3);
+    EXPECT_EQ(batch->claim(2), 3);
+    EXPECT_EQ(batch->claim(1), -1);
+    EXPECT_EQ(batch->claim(UINT32_MAX), -1);
+}
+
+TEST(Batch, SummaryIsPendingThenTheWorstWithTheFirstCause) {
+    BatchTable table(1);
+    const auto batch = table.find(*table.allocate(4, 0));
+    startTasks(*batch, 4);
+    finishOne(*batch, 2, TransferStatusEnum::CANCELED, Status(Code::Canceled, "first"));
+    EXPECT_EQ(batch->summary().s, TransferStatusEnum::PENDING);
+    finishOne(*batch, 0, TransferStatusEnum::COMPLETED);
+    finishOne(*batch, 1, TransferStatusEnum::FAILED, Status(Code::PeerDown, "second"));
+    finishOne(*batch, 3, TransferStatusEnum::TIMEOUT, Status(Code::Timeout, "third"));
+    EXPECT_EQ(batch->summary().s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(batch->summary().error.message(), "first");
+}
+
+TEST(Batch, SleepersAreWokenAndDeadlinesKept) {
+    BatchTable table(1);
+    const auto batch = table.find(*table.allocate(1, 0));
+    EXPECT_TRUE(batch->sleepUntilDone(kForever)) << "nothing runs";
+    startTasks(*batch, 1);
+    EXPECT_FALSE(batch->sleepUntilDone(Clock::now() + std::chrono::milliseconds(5)));
+    EXPECT_FALSE(batch->sleepUntilDone(Clock::now() - std::chrono::seconds(5)));
+    std::vector<std::thread> sleepers;
+    std::atomic<int> woken{0};
+    for (int i = 0; i < 4; ++i)
+        sleepers.emplace_back([&] {
+            if (batch->sleepUntilDone(kForever)) ++woken;
+        });
+    finishOne(*batch, 0, TransferStatusEnum::COMPLETED);
+    for (auto& sleeper : sleepers) sleeper.join();
+    EXPECT_EQ(woken, 4);
+}
+
+TEST(Batch, CallsBackOnceWhenTheLastTaskEnds) {
+    BatchTable table(1);
+    const BatchID id = *table.allocate(2, 0);
+    int calls = 0;
+    {
+        const auto batch = table.find(id);
+        batch->onDone([&](BatchID done) {
+            EXPECT_EQ(done, id);
+            ++calls;
+        });
+        startTasks(*batch, 2);
+        finishOne(*batch, 0, TransferStatusEnum::COMPLETED);
+        EXPECT_EQ(calls, 0);
+        finishOne(*batch, 1, TransferStatusEnum::COMPLETED);
+    }
+    EXPECT_EQ(calls, 1);
+    EXPECT_TRUE(table.free(id));
+}
+
+TEST(BatchTable, EndAllCancelsWhatRunsOnly) {
+    BatchTable table(8);
+    const BatchID running = *table.allocate(2, 0);
+    const BatchID ended = *table.allocate(1, 0);
+    const BatchID empty = *table.allocate(1, 0);
+    startTasks(*table.find(running), 2);
+    finishOne(*table.find(running), 0, TransferStatusEnum::COMPLETED);
+    startTasks(*table.find(ended), 1);
+    finishOne(*table.find(ended), 0, TransferStatusEnum::COMPLETED);
+    table.endAll(Status(Code::Canceled, "the engine ended"));
+    EXPECT_EQ(table.find(running)->taskStatus(0).s, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ(table.find(running)->taskStatus(1).s, TransferStatusEnum::CANCELED);
+    EXPECT_EQ(table.find(running)->summary().s, TransferStatusEnum::CANCELED);
+    EXPECT_EQ(table.find(ended)->summary().s, TransferStatusEnum::COMPLETED);
+    EXPECT_FALSE(table.anyRunning());
+    for (const BatchID id : {running, ended, empty}) EXPECT_TRUE(table.free(id));
+}
+
+TEST(BatchTable, ThreadsAllocatePinAndFreeWithoutMistakingOneBatchForAnother) {
+    // Few slots, so that every id is soon stale; the other threads try each other's ids all the time.
+    constexpr unsigned kThreads = 4;
+    BatchTable table(8);
+    std::atomic<BatchID> shared[16] = {};
+    std::atomic<bool> stop{false};
+    std::atomic<int> wrong{0};
+    std::atomic<std::uint64_t> frees{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < kThreads; ++t)
+        threads.emplace_back([&, t] {
+            std::mt19937 random(t);
+            while (!stop) {
+                auto& place = shared[random() % 16];
+                switch (random() % 4) {
+                    case 0: {
+                        const auto id = table.allocate(1 + random() % 4, t);
+                        if (!id) break;
+                        // An own batch is found, runs, ends and is freed by whoever comes first.
+                        {
+                            const auto own = table.find(*id);
+                            if (!own || own->id() != *id || own->claimed() != 0 || !own->done()) {
+                                ++wrong;
+                                break;
+                            }
+                            startTasks(*own, 1);
+                            if (table.free(*id).code() != Code::BatchBusy) ++wrong;
+                            finishOne(*own, 0, TransferStatusEnum::COMPLETED);
+                        }
+                        const BatchID old = place.exchange(*id);
+                        if (old != 0 && table.free(old)) ++frees;
+                        break;
+                    }
+                    case 1: {
+                        const BatchID id = place.load();
+                        const auto pinned = table.find(id);
+                        // While it is pinned nobody can free it and give the slot to another.
+                        if (pinned && (pinned->id() != id || pinned->claimed() > 1)) ++wrong;
+                        break;
+                    }
+                    case 2: {
+                        const BatchID id = place.exchange(0);
+                        const Status done = table.free(id);
+                        if (done) ++frees;
+                        if (!done && done.code() != Code::StaleHandle) ++wrong;
+                        break;
+                    }
+                    default: {
+                        const BatchID id = place.load();
+                        const auto pinned = table.find(id);
+                        if (pinned && pinned->summary().s != TransferStatusEnum::COMPLETED) ++wrong;
+                    }
+                }
+            }
+        });
+    const auto limit = Clock::now() + std::chrono::seconds(60);
+    while (frees < 50'000 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stop = true;
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
+    for (auto& place : shared)
+        if (place.load() != 0) static_cast<void>(table.free(place.load()));
+    EXPECT_EQ(table.live(), 0u);
+    for (int i = 0; i < 8; ++i) EXPECT_TRUE(table.allocate(1, 0)) << "a slot was lost";
+}
+
+}  // namespace
+}  // namespace troupe::test

@@ -1,0 +1,382 @@
+#include "actors/loop.h"
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/behavior.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/exit_reason.hpp>
+#include <gmock/gmock.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "actors/hosted_actor.h"
+#include "base/cpu.h"
+
+namespace troupe::test {
+namespace {
+
+constexpr auto kNoTime = std::chrono::microseconds(0);
+
+constexpr std::chrono::seconds kPatience{60};
+
+template <class Done>
+bool eventually(Done&& done) {
+    const TimePoint limit = Clock::now() + kPatience;
+    while (!done()) {
+        if (Clock::now() > limit) return false;
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return true;
+}
+
+caf::actor_system_config& oneThread(caf::actor_system_config& config) {
+    config.set("scheduler.max-threads", 1);
+    return config;
+}
+
+/// Adds up what it is sent; checks that it never runs twice at once and only on its loop's turn.
+class Adder final : public HostedActor {
+  public:
+    struct Seen {
+        std::atomic<std::uint64_t> sum{0};
+        std::atomic<int> wrong{0};
+        std::atomic<int> batches{0};
+        std::atomic<std::thread::id> last_thread{};
+        std::uint64_t unguarded = 0;  ///< Touched without a lock: one owner.
+    };
+    Adder(caf::actor_config& config, Loop& loop, Seen& seen) : HostedActor(config, loop, makeSilentLogger()), seen_(seen) {}
+
+  protected:
+    caf::behavior make_behavior() override {
+        return {[this](std::uint64_t value) {
+            if (busy_.exchange(true)) ++seen_.wrong;
+            if (!loop().onTurn()) ++seen_.wrong;
+            seen_.unguarded += value;
+            seen_.last_thread = std::this_thread::get_id();
+            seen_.sum.store(seen_.unguarded);
+            busy_ = false;
+        }};
+    }
+    void afterMessages() override { ++seen_.batches; }
+
+  private:
+    Seen& seen_;
+    std::atomic<bool> busy_{false};
+};
+
+/// Counts its polls; has something to do when its descriptor was written to.
+class Poked final : public Pollable {
+  public:
+    Poked() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+    void poke() {
+        const std::uint64_t one = 1;
+        EXPECT_EQ(::write(fd_.get(), &one, sizeof one), 8);
+    }
+    bool poll(TimePoint) override {
+        std::uint64_t value = 0;
+        if (::read(fd_.get(), &value, sizeof value) != 8) return false;
+        seen += value;
+        return true;
+    }
+    bool arm() override { return true; }
+    int waitFd() const override { return fd_.get(); }
+    TimePoint nextDeadline() const override { return kForever; }
+
+    std::atomic<std::uint64_t> seen{0};
+
+  private:
+    UniqueFd fd_;
+};
+
+class LoopTest : public testing::TestWithParam<bool> {
+  protected:
+    LoopTest() {
+        Loop::Options options;
+        options.name = "test.loop";
+        options.spin = std::chrono::microseconds(20);
+        options.drivable = GetParam();
+        options.drive_grace = std::chrono::microseconds(100);
+        loop_ = std::make_unique<Loop>(system_, options);
+        EXPECT_TRUE(loop_->start());
+    }
+    ~LoopTest() override {
+        for (const caf::actor& actor : actors_) caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+        actors_.clear();
+        // Ends when the loop has seen the exits.
+        if (!ended_) onTurn([] {});
+        loop_->stop();
+    }
+
+    caf::actor spawnAdder(Adder::Seen& seen) {
+        actors_.push_back(spawnHosted<Adder>(*loop_, seen));
+        return actors_.back();
+    }
+    /// Runs `work` on the loop's turn and waits for it.
+    template <class Work>
+    void onTurn(Work&& work) {
+        std::promise<void> done;
+        loop_->post([&] {
+            work();
+            done.set_value();
+        });
+        ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
+    }
+
+    caf::actor_system_config config_;
+    caf::actor_system system_{oneThread(config_)};
+    std::unique_ptr<Loop> loop_;
+    std::vector<caf::actor> actors_;
+    bool ended_ = false;
+};
+
+TEST_P(LoopTest, PostedWorkRunsOnceAndOnTheTurn) {
+    constexpr int kEach = 2000;
+    int count = 0;  // Guarded by the turn.
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+        threads.emplace_back([&] {
+            for (int i = 0; i < kEach; ++i)
+                loop_->post([&] {
+                    if (!loop_->onTurn()) ++wrong;
+                    ++count;
+                });
+        });
+    for (auto& thread : threads) thread.join();
+    EXPECT_FALSE(loop_->onTurn());
+    onTurn([&] { EXPECT_EQ(count, 4 * kEach); });
+    EXPECT_EQ(wrong, 0);
+}
+
+TEST_P(LoopTest, TimersFireInOrderOnceAndNotAfterACancel) {
+    std::vector<int> fired;
+    onTurn([&] {
+        const TimePoint now = loop_->now();
+        loop_->runAt(now + std::chrono::milliseconds(6), [&] { fired.push_back(3); });
+        loop_->runAt(now + std::chrono::milliseconds(2), [&] { fired.push_back(1); });
+        loop_->runAt(now + std::chrono::milliseconds(4), [&] { fired.push_back(2); });
+        const auto never = loop_->runAt(now + std::chrono::milliseconds(3), [&] { fired.push_back(99); });
+        loop_->cancelTimer(never);
+        loop_->cancelTimer(never);
+        loop_->cancelTimer(123456);
+        loop_->runAt(now - std::chrono::seconds(1), [&] { fired.push_back(0); });
+    });
+    std::size_t count = 0;
+    EXPECT_TRUE(eventually([&] {
+        onTurn([&] { count = fired.size(); });
+        return count >= 4;
+    }));
+    EXPECT_THAT(fired, testing::ElementsAre(0, 1, 2, 3));
+}
+
+TEST_P(LoopTest, ATimerMaySetAndCancelTimers) {
+    std::atomic<int> fired{0};
+    onTurn([&] {
+        loop_->runAt(loop_->now(), [&] {
+            const auto doomed = loop_->runAt(loop_->now(), [&] { fired += 100; });
+            loop_->cancelTimer(doomed);
+            loop_->runAt(loop_->now() + std::chrono::milliseconds(1), [&] { ++fired; });
+            ++fired;
+        });
+    });
+    EXPECT_TRUE(eventually([&] { return fired >= 2; }));
+    onTurn([] {});
+    EXPECT_EQ(fired, 2);
+}
+
+TEST_P(LoopTest, WatchedDescriptorsWakeItUntilTheyAreUnwatched) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    const UniqueFd out(ends[0]);
+    const UniqueFd in(ends[1]);
+    std::atomic<int> got{0};
+    onTurn([&] {
+        loop_->watch(out.get(), EPOLLIN, [&](std::uint32_t events) {
+            EXPECT_TRUE(events & EPOLLIN);
+            char byte = 0;
+            EXPECT_EQ(::read(out.get(), &byte, 1), 1);
+            ++got;
+            // From within: another callback for the same descriptor, which ends itself.
+            loop_->watch(out.get(), EPOLLIN, [&](std::uint32_t) {
+                char next = 0;
+                EXPECT_EQ(::read(out.get(), &next, 1), 1);
+                got += 10;
+                loop_->unwatch(out.get());
+            });
+        });
+    });
+    ASSERT_EQ(::write(in.get(), "a", 1), 1);
+    EXPECT_TRUE(eventually([&] { return got == 1; }));
+    ASSERT_EQ(::write(in.get(), "b", 1), 1);
+    EXPECT_TRUE(eventually([&] { return got == 11; }));
+    ASSERT_EQ(::write(in.get(), "c", 1), 1);
+    onTurn([&] { loop_->unwatch(out.get()); });
+    onTurn([] {});
+    EXPECT_EQ(got, 11);
+}
+
+TEST_P(LoopTest, RunsItsActorsAndTellsThemOfTheEndOfARun) {
+    Adder::Seen seen;
+    const auto adder = spawnAdder(seen);
+    for (std::uint64_t i = 1; i <= 1000; ++i) caf::anon_send(adder, i);
+    EXPECT_TRUE(eventually([&] { return seen.sum == 500500; }));
+    EXPECT_TRUE(eventually([&] { return seen.batches > 0; }));
+    EXPECT_EQ(seen.wrong, 0);
+}
+
+TEST_P(LoopTest, DeliverRunsTheActorInTheCallersThreadWhenItMayDrive) {
+    Adder::Seen seen;
+    const auto adder = spawnAdder(seen);
+    onTurn([] {});
+    bool in_my_thread = false;
+    for (int i = 0; i < 1000 && !in_my_thread; ++i) {
+        const std::uint64_t before = seen.sum;
+        loop_->deliver(Clock::now(), [&] { caf::anon_send(adder, std::uint64_t{1}); });
+        ASSERT_TRUE(eventually([&] { return seen.sum == before + 1; }));
+        in_my_thread = seen.last_thread.load() == std::this_thread::get_id();
+        if (!GetParam()) {
+            EXPECT_FALSE(in_my_thread);
+        }
+    }
+    EXPECT_EQ(in_my_thread, GetParam());
+}
+
+TEST_P(LoopTest, HelpAndDriveUntilOnTheTurnDoNothing) {
+    onTurn([&] {
+        loop_->help();
+        EXPECT_EQ(loop_->driveUntil([] { return false; }, kNoTime), Loop::Drive::Busy);
+        EXPECT_TRUE(loop_->onTurn());
+    });
+}
+
+TEST_P(LoopTest, DriveUntilEndsAtItsTimeoutWhenNothingMoves) {
+    const auto end = loop_->driveUntil([] { return false; }, std::chrono::milliseconds(2));
+    EXPECT_NE(end, Loop::Drive::Done);
+    if (!GetParam()) {
+        EXPECT_EQ(end, Loop::Drive::Busy);
+    }
+    // The loop goes on by itself afterwards.
+    Adder::Seen seen;
+    const auto adder = spawnAdder(seen);
+    caf::anon_send(adder, std::uint64_t{5});
+    EXPECT_TRUE(eventually([&] { return seen.sum == 5; }));
+}
+
+TEST_P(LoopTest, PollablesWakeItWhoeverDroveItLast) {
+    Poked poked;
+    onTurn([&] { loop_->addPollable(&poked); });
+    for (std::uint64_t i = 1; i <= 200; ++i) {
+        // Leaves the loop on standby, armed, or in between.
+        if (i % 3 == 0) loop_->help();
+        if (i % 5 == 0) static_cast<void>(loop_->driveUntil([] { return false; }, kNoTime));
+        if (i % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+        poked.poke();
+        ASSERT_TRUE(eventually([&] { return poked.seen == i; })) << "lost after " << i;
+    }
+    onTurn([&] { loop_->removePollable(&poked); });
+    poked.poke();
+    onTurn([] {});
+    EXPECT_EQ(poked.seen, 200u);
+}
+
+TEST_P(LoopTest, TimersFireOnTimeAfterADriverLeft) {
+    for (int i = 0; i < 50; ++i) {
+        std::atomic<bool> fired{false};
+        onTurn([&] { loop_->runAt(loop_->now() + std::chrono::milliseconds(1), [&] { fired = true; }); });
+        loop_->help();
+        ASSERT_TRUE(eventually([&] { return fired.load(); }));
+    }
+}
+
+TEST_P(LoopTest, FourThreadsRaceToDriveAndNothingIsLost) {
+    constexpr int kThreads = 4;
+    constexpr int kEach = 3000;
+    Adder::Seen seen[kThreads];
+    std::vector<caf::actor> adders;
+    for (auto& one : seen) adders.push_back(spawnAdder(one));
+    Poked poked;
+    onTurn([&] { loop_->addPollable(&poked); });
+    std::atomic<int> lost{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+        threads.emplace_back([&, t] {
+            for (std::uint64_t i = 1; i <= kEach; ++i) {
+                const auto done = [&] { return seen[t].sum.load() == i; };
+                if (i % 2 == 0)
+                    loop_->deliver(Clock::now(), [&] { caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1}); });
+                else
+                    caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1});
+                if (i % 16 == 0) poked.poke();
+                if (i % 3 == 0) loop_->help();
+                if (loop_->driveUntil(done, kPatience) != Loop::Drive::Done && !eventually(done)) {
+                    ++lost;
+                    return;
+                }
+            }
+        });
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(lost, 0);
+    for (auto& one : seen) {
+        EXPECT_EQ(one.sum, static_cast<std::uint64_t>(kEach));
+        EXPECT_EQ(one.wrong, 0);
+    }
+    EXPECT_TRUE(eventually([&] { return poked.seen == kThreads * (kEach / 16); }));
+    onTurn([&] { loop_->removePollable(&poked); });
+}
+
+TEST_P(LoopTest, ActorsOfTheHostRunOnItsSchedulerNotHere) {
+    std::atomic<bool> answered{false};
+    std::atomic<bool> on_turn{false};
+    const auto host = system_.spawn([&](caf::event_based_actor*) -> caf::behavior {
+        return {[&](std::uint64_t) {
+            on_turn = loop_->onTurn();
+            answered = true;
+        }};
+    });
+    onTurn([&] { caf::anon_send(host, std::uint64_t{1}); });
+    EXPECT_TRUE(eventually([&] { return answered.load(); }));
+    EXPECT_FALSE(on_turn);
+    caf::anon_send_exit(host, caf::exit_reason::user_shutdown);
+}
+
+TEST_P(LoopTest, ADriverThatSleepsIsWokenByWorkAndByStop) {
+    if (!GetParam()) GTEST_SKIP() << "nobody drives this loop";
+    std::atomic<bool> done{false};
+    std::thread driver([&] {
+        while (!done) static_cast<void>(loop_->driveUntil([&] { return done.load(); }, kPatience));
+    });
+    Adder::Seen seen;
+    const auto adder = spawnAdder(seen);
+    for (std::uint64_t i = 1; i <= 20; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        caf::anon_send(adder, std::uint64_t{1});
+        ASSERT_TRUE(eventually([&] { return seen.sum == i; }));
+    }
+    loop_->post([&] { done = true; });
+    driver.join();
+    std::thread stopped([&] { static_cast<void>(loop_->driveUntil([] { return false; }, kPatience)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    loop_->stop();
+    stopped.join();
+    ASSERT_TRUE(loop_->start());
+    onTurn([] {});
+}
+
+TEST_P(LoopTest, StopIsIdempotentAndEndsDrivers) {
+    loop_->stop();
+    loop_->stop();
+    EXPECT_EQ(loop_->driveUntil([] { return false; }, kNoTime), Loop::Drive::Busy);
+    loop_->help();
+    ended_ = true;
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, LoopTest, testing::Bool(),
+                         [](const auto& param) { return param.param ? "Drivable" : "ByItsThreadAlone"; });
+
+}  // namespace
+}  // namespace troupe::test

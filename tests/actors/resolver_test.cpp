@@ -1,0 +1,82 @@
+#include "actors/resolver.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "tests/support/test_reactor.h"
+
+namespace troupe::test {
+namespace {
+
+class Names : public testing::Test {
+  protected:
+    /// Resolves and waits for the answer.
+    Result<std::string> resolve(const std::string& host, Duration within = std::chrono::seconds(30)) {
+        std::optional<Result<std::string>> answer;
+        resolver_->resolve(host, reactor_.now() + within, [&](Result<std::string> result) {
+            EXPECT_FALSE(answer) << "answered twice";
+            answer.emplace(std::move(result));
+        });
+        EXPECT_TRUE(reactor_.runUntil([&] { return answer.has_value(); }, std::chrono::seconds(60)));
+        return answer ? *answer : Result<std::string>(Code::Internal, "no answer");
+    }
+    TestReactor reactor_;
+    std::optional<Resolver> resolver_{std::in_place, reactor_};
+};
+
+TEST_F(Names, NumericHostsAreAnsweredAtOnce) {
+    for (const std::string host : {"127.0.0.1", "::1", "10.1.2.3", "fe80::1"}) {
+        std::string answer;
+        resolver_->resolve(host, reactor_.now(), [&](const Result<std::string>& result) { answer = *result; });
+        EXPECT_EQ(answer, host);
+    }
+    EXPECT_EQ(reactor_.timerCount(), 0u);
+}
+
+TEST_F(Names, LocalhostIsALoopbackAddress) {
+    const auto answer = resolve("localhost");
+    ASSERT_TRUE(answer) << answer.status().toString();
+    EXPECT_TRUE(*answer == "127.0.0.1" || *answer == "::1") << *answer;
+    EXPECT_EQ(reactor_.timerCount(), 0u) << "nothing is open, so nothing is looked at";
+}
+
+TEST_F(Names, AnUnknownNameIsNotFoundOrLate) {
+    const auto answer = resolve("no-such-host.invalid", std::chrono::seconds(20));
+    ASSERT_FALSE(answer);
+    EXPECT_TRUE(answer.status().code() == Code::NotFound || answer.status().code() == Code::Timeout)
+        << answer.status().toString();
+    EXPECT_NE(answer.status().message().find("no-such-host.invalid"), std::string::npos);
+}
+
+TEST_F(Names, ManyAtOnceAreEachAnsweredOnce) {
+    std::vector<int> answers(50, 0);
+    for (std::size_t i = 0; i < answers.size(); ++i)
+        resolver_->resolve("localhost", reactor_.now() + std::chrono::seconds(30),
+                           [&answers, i](const Result<std::string>&) { ++answers[i]; });
+    ASSERT_TRUE(reactor_.runUntil([&] { return std::count(answers.begin(), answers.end(), 1) == 50; }));
+    reactor_.runIdle();
+    EXPECT_EQ(std::count(answers.begin(), answers.end(), 1), 50);
+}
+
+TEST_F(Names, ACallbackMayResolveAgain) {
+    int depth = 0;
+    std::function<void(const Result<std::string>&)> again = [&](const Result<std::string>&) {
+        if (++depth < 3) resolver_->resolve("localhost", reactor_.now() + std::chrono::seconds(30), again);
+    };
+    resolver_->resolve("localhost", reactor_.now() + std::chrono::seconds(30), again);
+    EXPECT_TRUE(reactor_.runUntil([&] { return depth == 3; }));
+}
+
+TEST_F(Names, NothingComesAfterItsEnd) {
+    bool called = false;
+    resolver_->resolve("no-such-host.invalid", kForever, [&](const Result<std::string>&) { called = true; });
+    resolver_->resolve("localhost", kForever, [&](const Result<std::string>&) { called = true; });
+    resolver_.reset();
+    reactor_.runUntil([] { return false; }, std::chrono::milliseconds(50));
+    EXPECT_FALSE(called);
+    EXPECT_EQ(reactor_.timerCount(), 0u);
+}
+
+}  // namespace
+}  // namespace troupe::test

@@ -1,0 +1,77 @@
+#include "actors/segment_board.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/actors/plane_fakes.h"
+
+namespace troupe::test {
+namespace {
+
+using Reach = SegmentBoard::Reach;
+
+TEST(SegmentBoard, KnowsNobodyAtFirst) {
+    const SegmentBoard board;
+    for (const SegmentID id : {kInvalidSegmentID, kLocalSegmentID, segmentOf(2), SegmentID{UINT64_MAX}}) {
+        EXPECT_EQ(board.reach(id), Reach::Closed);
+        EXPECT_EQ(board.peer(id), nullptr);
+    }
+}
+
+TEST(SegmentBoard, ShowsWhatWasSetUntilItIsClosed) {
+    SegmentBoard board;
+    const auto peer = makePeer(2);
+    ASSERT_TRUE(board.set(segmentOf(2), Reach::Open, peer));
+    EXPECT_EQ(board.reach(segmentOf(2)), Reach::Open);
+    EXPECT_EQ(board.peer(segmentOf(2)), peer);
+    EXPECT_EQ(board.reach(segmentOf(3)), Reach::Closed);
+    ASSERT_TRUE(board.set(segmentOf(2), Reach::NoTransport, peer));
+    EXPECT_EQ(board.reach(segmentOf(2)), Reach::NoTransport);
+    ASSERT_TRUE(board.set(segmentOf(2), Reach::Closed, nullptr));
+    EXPECT_EQ(board.reach(segmentOf(2)), Reach::Closed);
+    EXPECT_EQ(board.peer(segmentOf(2)), nullptr);
+}
+
+TEST(SegmentBoard, TellsGenerationsOfOneIndexApart) {
+    SegmentBoard board;
+    const SegmentID other = SegmentID{2} << 32 | 2;
+    ASSERT_TRUE(board.set(segmentOf(2), Reach::Open, makePeer(2)));
+    EXPECT_EQ(board.reach(other), Reach::Closed);
+    EXPECT_EQ(board.peer(other), nullptr);
+}
+
+TEST(SegmentBoard, IsBounded) {
+    SegmentBoard board;
+    EXPECT_FALSE(board.set(segmentOf(SegmentBoard::kMaxSegments), Reach::Open, makePeer(2)));
+    EXPECT_TRUE(board.set(segmentOf(SegmentBoard::kMaxSegments - 1), Reach::Open, makePeer(2)));
+    EXPECT_EQ(board.reach(segmentOf(SegmentBoard::kMaxSegments - 1)), Reach::Open);
+}
+
+TEST(SegmentBoard, ReadersNeverSeeAnothersPeer) {
+    SegmentBoard board;
+    std::atomic<bool> stop{false};
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> readers;
+    for (int t = 0; t < 3; ++t)
+        readers.emplace_back([&] {
+            while (!stop)
+                for (std::uint32_t i = 2; i < 10; ++i) {
+                    static_cast<void>(board.reach(segmentOf(i)));
+                    const auto peer = board.peer(segmentOf(i));
+                    if (peer && peer->index != i) ++wrong;
+                }
+        });
+    for (int round = 0; round < 2000; ++round)
+        for (std::uint32_t i = 2; i < 10; ++i) {
+            const bool open = (round + static_cast<int>(i)) % 2 == 0;
+            board.set(segmentOf(i), open ? Reach::Open : Reach::Closed, open ? makePeer(i) : nullptr);
+        }
+    stop = true;
+    for (auto& reader : readers) reader.join();
+    EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace troupe::test

@@ -1,0 +1,468 @@
+#include "actors/tracker_logic.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/actors/plane_fakes.h"
+
+namespace troupe::test {
+namespace {
+
+constexpr std::uint32_t kPeer = 2;
+constexpr std::uint64_t kRemote = 0x100000;
+
+/// One tracker, and a test that plays its workers.
+class Tracker : public testing::Test {
+  protected:
+    Tracker() {
+        Region region;
+        region.range = {reinterpret_cast<std::uint64_t>(memory_.data()), memory_.size()};
+        region_ = *regions_.reserve(region);
+        regions_.commit(region_.id);
+        joinWorker(0, 0, nicInfo(100, 400, 1000));
+        usePeer({0});
+    }
+
+    void joinWorker(std::uint32_t index, std::uint32_t loop, const NicInfo& nic) {
+        WorkerJoined joined;
+        joined.index = index;
+        joined.nic = nic;
+        joined.loop = loop;
+        tracker_.onWorkerJoined(joined);
+    }
+    void usePeer(std::vector<std::uint32_t> workers, std::uint32_t peer = kPeer) {
+        tracker_.onUsePeer(UsePeer{makePeer(peer), segmentOf(peer), std::move(workers)});
+        tracker_.flush();
+    }
+    /// A task of `length` bytes at `offset` of both sides.
+    TaskSpec spec(std::uint64_t offset, std::uint64_t length) {
+        TaskSpec result;
+        result.local = memory_.data() + offset;
+        result.remote = kRemote + offset;
+        result.length = length;
+        result.segment = segmentOf(kPeer);
+        return result;
+    }
+    BatchID submit(const std::vector<TaskSpec>& specs, std::uint32_t capacity = 64) {
+        const BatchID batch = *table_.allocate(capacity, 0);
+        submitInto(batch, specs);
+        return batch;
+    }
+    void submitInto(BatchID batch, const std::vector<TaskSpec>& specs) {
+        tracker_.onSubmit(addTasks(table_, batch, specs, regions_.regions().version()), now_);
+        tracker_.flush();
+    }
+    static SliceReport::Settled settledOf(const Flight& flight, std::uint64_t bytes, std::uint32_t peer = kPeer) {
+        return {flight.batch, flight.first_task, flight.task_count, peer, flight.length, bytes};
+    }
+    void report(SliceReport report) {
+        tracker_.onReport(report);
+        tracker_.flush();
+    }
+    void succeed(const Flight& flight, std::uint32_t worker = 0) {
+        report(SliceReport{worker, {}, {settledOf(flight, flight.length)}});
+    }
+    void fail(const Flight& flight, Status cause, bool retryable, bool quiesced = true) {
+        report(SliceReport{0, {{flight, kPeer, std::move(cause), retryable, quiesced}}, {settledOf(flight, 0)}});
+    }
+    TransferStatus task(BatchID batch, std::uint32_t index) { return table_.find(batch)->taskStatus(index); }
+    TransferStatus batch(BatchID id) { return table_.find(id)->summary(); }
+
+    std::vector<std::byte> memory_ = std::vector<std::byte>(1 << 16);
+    RegistrationTable regions_;
+    Region region_;
+    BatchTable table_{16};
+    RecordedTracker output_;
+    TrackerLogic tracker_{0, 0, regions_, output_};
+    TimePoint now_ = Clock::now();
+};
+
+TEST_F(Tracker, SmallTaskIsOneFlightAndCompletesWithIt) {
+    const BatchID id = submit({spec(0, 64)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 1u);
+    EXPECT_EQ(flights[0].local, memory_.data());
+    EXPECT_EQ(flights[0].remote, kRemote);
+    EXPECT_EQ(flights[0].length, 64u);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::PENDING);
+    EXPECT_FALSE(tracker_.idle());
+    succeed(flights[0]);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ(batch(id).transferred_bytes, 64u);
+    EXPECT_TRUE(tracker_.idle());
+    EXPECT_TRUE(table_.free(id));
+}
+
+TEST_F(Tracker, ZeroLengthCompletesWithoutAFlight) {
+    const BatchID id = submit({spec(0, 0), spec(0, 0)});
+    EXPECT_TRUE(output_.trains.empty());
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+    EXPECT_TRUE(tracker_.idle());
+}
+
+TEST_F(Tracker, AdjacentTasksAreMergedUpToTheBound) {
+    std::vector<TaskSpec> specs;
+    for (std::uint64_t i = 0; i < 10; ++i) specs.push_back(spec(i * 100, 100));
+    const BatchID id = submit(specs);
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 3u);
+    EXPECT_EQ(flights[0].task_count, 4u);
+    EXPECT_EQ(flights[0].length, 400u);
+    EXPECT_EQ(flights[2].task_count, 2u);
+    for (const Flight& flight : flights) succeed(flight);
+    EXPECT_EQ(batch(id).transferred_bytes, 1000u);
+    for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(task(id, i).transferred_bytes, 100u);
+}
+
+TEST_F(Tracker, TasksThatAreNotAdjacentOnBothSidesOrOfOneDirectionAreNotMerged) {
+    auto far = spec(100, 100);
+    far.remote += 1;
+    auto read = spec(200, 100);
+    read.opcode = Opcode::Read;
+    submit({spec(0, 100), far, read});
+    for (const Flight& flight : output_.takeFlights()) EXPECT_EQ(flight.task_count, 1u);
+}
+
+TEST_F(Tracker, LargeTaskIsCutLazilyAsTheWindowAllows) {
+    const BatchID id = submit({spec(0, 10000)});
+    std::uint64_t sent = 0;
+    std::deque<Flight> out;
+    for (const Flight& flight : output_.takeFlights()) out.push_back(flight);
+    EXPECT_LE(out.size(), 10u);
+    while (!out.empty()) {
+        const Flight flight = out.front();
+        out.pop_front();
+        EXPECT_EQ(flight.local, memory_.data() + sent) << "pieces leave in order";
+        sent += flight.length;
+        succeed(flight);
+        for (const Flight& next : output_.takeFlights()) out.push_back(next);
+        std::uint64_t in_flight = 0;
+        for (const Flight& one : out) in_flight += one.length;
+        EXPECT_LT(in_flight, 1000u + 125u + 1u);
+    }
+    EXPECT_EQ(sent, 10000u);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+}
+
+TEST_F(Tracker, AFullWindowHoldsBackOtherTasksUntilRoomComesBack) {
+    std::vector<TaskSpec> specs;
+    for (std::uint64_t i = 0; i < 20; ++i) specs.push_back(spec(i * 200, 100));
+    const BatchID id = submit(specs);
+    auto flights = output_.takeFlights();
+    EXPECT_EQ(flights.size(), 10u);
+    succeed(flights[0]);
+    EXPECT_EQ(output_.takeFlights().size(), 1u);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::PENDING);
+}
+
+TEST_F(Tracker, RequestsInFlightAreBoundedToo) {
+    joinWorker(1, 0, nicInfo(100, 0, 1 << 20, 4));
+    usePeer({1});
+    std::vector<TaskSpec> specs;
+    for (std::uint64_t i = 0; i < 20; ++i) specs.push_back(spec(i * 10, 1));
+    submit(specs);
+    EXPECT_EQ(output_.takeFlights().size(), 4u);
+}
+
+TEST_F(Tracker, TheOwnLoopsWorkerIsPreferredAndOthersTakeWhatIsLeft) {
+    joinWorker(1, 1, nicInfo(100, 0, 300));
+    joinWorker(2, 0, nicInfo(100, 0, 300));
+    usePeer({1, 2});
+    std::vector<TaskSpec> specs;
+    for (std::uint64_t i = 0; i < 5; ++i) specs.push_back(spec(i * 200, 100));
+    submit(specs);
+    std::map<std::uint32_t, std::size_t> flights;
+    for (const auto& sent : output_.trains) flights[sent.worker] += sent.train.flights.size();
+    EXPECT_EQ(flights[2], 3u);
+    EXPECT_EQ(flights[1], 2u);
+}
+
+TEST_F(Tracker, OverlappingRangesOfOneAddressSpaceGoWhole) {
+    auto info = nicInfo(100, 0, 1000);
+    info.same_address_space = true;
+    joinWorker(1, 0, info);
+    usePeer({1});
+    auto moved = spec(0, 5000);
+    moved.remote = reinterpret_cast<std::uint64_t>(moved.local) + 50;
+    auto apart = spec(10000, 5000);
+    submit({moved, apart});
+    const auto flights = output_.takeFlights();
+    ASSERT_FALSE(flights.empty());
+    EXPECT_TRUE(flights[0].whole);
+    EXPECT_EQ(flights[0].length, 5000u);
+    succeed(flights[0], 1);
+    for (const Flight& flight : output_.takeFlights()) EXPECT_FALSE(flight.whole);
+}
+
+// --- failures ----------------------------------------------------------------------------------------------------
+
+TEST_F(Tracker, ARetryableFailureIsRetriedAsOftenAsAllowed) {
+    auto twice = spec(0, 64);
+    twice.retries = 2;
+    const BatchID id = submit({twice});
+    const Status lost(Code::ConnectionLost, "lost");
+    for (int attempt = 0; attempt < 3; ++attempt) {
+        const auto flights = output_.takeFlights();
+        ASSERT_EQ(flights.size(), 1u) << attempt;
+        EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING);
+        fail(flights[0], lost, true);
+    }
+    EXPECT_TRUE(output_.trains.empty());
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::ConnectionLost);
+    EXPECT_THAT(output_.suspects, testing::Each(kPeer));
+    EXPECT_EQ(output_.suspects.size(), 3u);
+}
+
+TEST_F(Tracker, OnlyTheFailedPieceIsSentAgain) {
+    auto large = spec(0, 1000);
+    large.retries = 1;
+    const BatchID id = submit({large});
+    auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 8u);
+    fail(flights[3], Status(Code::ConnectionLost, "lost"), true);
+    const auto again = output_.takeFlights();
+    std::uint64_t bytes = 0;
+    for (const Flight& flight : again) {
+        EXPECT_GE(flight.local, flights[3].local);
+        EXPECT_LE(flight.local + flight.length, flights[3].local + flights[3].length);
+        bytes += flight.length;
+    }
+    EXPECT_EQ(bytes, flights[3].length);
+    for (const Flight& flight : again) succeed(flight);
+    for (std::size_t i = 0; i < flights.size(); ++i)
+        if (i != 3) succeed(flights[i]);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ(task(id, 0).transferred_bytes, 1000u);
+}
+
+TEST_F(Tracker, ARefusalIsFinalAndWaitsForTheOtherFlights) {
+    auto large = spec(0, 1000);
+    large.retries = 5;
+    const BatchID id = submit({large});
+    const auto flights = output_.takeFlights();
+    fail(flights[0], Status(Code::AccessDenied, "no"), false);
+    EXPECT_TRUE(output_.trains.empty());
+    for (std::size_t i = 1; i < flights.size(); ++i) {
+        EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING) << "a flight is still out";
+        succeed(flights[i]);
+    }
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::AccessDenied);
+    EXPECT_EQ(task(id, 0).transferred_bytes, 1000u - flights[0].length);
+}
+
+TEST_F(Tracker, ARefusedMergedFlightIsTakenApartAndOnlyTheBadTaskFails) {
+    const BatchID id = submit({spec(0, 100), spec(100, 100), spec(200, 100)});
+    auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 1u);
+    ASSERT_EQ(flights[0].task_count, 3u);
+    fail(flights[0], Status(Code::AddressNotRegistered, "out of range"), false);
+    flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 3u);
+    succeed(flights[0]);
+    fail(flights[1], Status(Code::AddressNotRegistered, "out of range"), false);
+    succeed(flights[2]);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ(task(id, 1).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 2).s, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(batch(id).transferred_bytes, 200u);
+}
+
+TEST_F(Tracker, AnUnquiescedFailureIsNeverSentAgainAndSaysSo) {
+    auto one = spec(0, 64);
+    one.retries = 9;
+    const BatchID id = submit({one});
+    fail(output_.takeFlights()[0], Status(Code::ConnectionLost, "lost"), true, false);
+    EXPECT_TRUE(output_.trains.empty());
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_FALSE(task(id, 0).quiesced);
+    EXPECT_FALSE(batch(id).quiesced);
+}
+
+TEST_F(Tracker, TheWorstStateAndTheFirstCauseAreTheBatchs) {
+    auto late = spec(0, 64);
+    late.deadline = now_ + std::chrono::seconds(1);
+    const BatchID id = submit({late, spec(1000, 64)});
+    const auto flights = output_.takeFlights();
+    tracker_.onTimer(now_ + std::chrono::seconds(2));
+    fail(flights[0], Status(Code::Canceled, "path reset"), true);
+    fail(flights[1], Status(Code::AccessDenied, "no"), false);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::TIMEOUT);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(batch(id).error.code(), Code::Timeout);
+}
+
+// --- deadlines and cancels ---------------------------------------------------------------------------------------
+
+TEST_F(Tracker, ADeadlineResetsThePathAndEndsTheTaskOnceItsFlightsAreBack) {
+    auto late = spec(0, 64);
+    late.deadline = now_ + std::chrono::seconds(1);
+    const BatchID id = submit({late, spec(500, 64)});
+    ASSERT_NE(output_.wake, kForever);
+    EXPECT_GE(output_.wake, late.deadline);
+    const auto flights = output_.takeFlights();
+    tracker_.onTimer(late.deadline + std::chrono::milliseconds(1));
+    tracker_.flush();
+    ASSERT_EQ(output_.resets.size(), 1u);
+    EXPECT_EQ(output_.resets[0].reset.peer, kPeer);
+    EXPECT_EQ(output_.resets[0].reset.cause.code(), Code::Canceled);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING) << "its flight is still out";
+    fail(flights[0], Status(Code::Canceled, "path reset"), true);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::TIMEOUT);
+    EXPECT_EQ(task(id, 0).error.code(), Code::Timeout);
+    // Its neighbour on the same path is innocent: sent again although it has no retries.
+    fail(flights[1], Status(Code::Canceled, "path reset"), true);
+    const auto again = output_.takeFlights();
+    ASSERT_EQ(again.size(), 1u);
+    succeed(again[0]);
+    EXPECT_EQ(task(id, 1).s, TransferStatusEnum::COMPLETED);
+}
+
+TEST_F(Tracker, ADeadlineOfATaskThatWaitsEndsItWithoutAReset) {
+    std::vector<TaskSpec> specs;
+    for (std::uint64_t i = 0; i < 11; ++i) specs.push_back(spec(i * 200, 100));
+    specs[10].deadline = now_ + std::chrono::seconds(1);
+    const BatchID id = submit(specs);
+    EXPECT_EQ(output_.takeFlights().size(), 10u);
+    tracker_.onTimer(now_ + std::chrono::seconds(1));
+    tracker_.flush();
+    EXPECT_TRUE(output_.resets.empty());
+    EXPECT_EQ(task(id, 10).s, TransferStatusEnum::TIMEOUT);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING);
+}
+
+TEST_F(Tracker, TheTimerIsSetForTheNextDeadline) {
+    auto first = spec(0, 64);
+    first.deadline = now_ + std::chrono::seconds(1);
+    auto second = spec(500, 64);
+    second.deadline = now_ + std::chrono::seconds(9);
+    const BatchID id = submit({first});
+    submit({second});
+    const auto flights = output_.takeFlights();
+    output_.wake = kForever;
+    tracker_.onTimer(now_ + std::chrono::seconds(1));
+    EXPECT_GE(output_.wake, second.deadline);
+    EXPECT_LT(output_.wake, second.deadline + std::chrono::seconds(1));
+    fail(flights[0], Status(Code::Canceled, "path reset"), true);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::TIMEOUT);
+}
+
+TEST_F(Tracker, EndTasksCancelsOneOrAll) {
+    const BatchID id = submit({spec(0, 64), spec(500, 64), spec(1000, 64)});
+    const auto flights = output_.takeFlights();
+    tracker_.onEndTasks(EndTasks{id, 1, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+    EXPECT_EQ(output_.resets.size(), 1u);
+    fail(flights[1], Status(Code::Canceled, "path reset"), true);
+    EXPECT_EQ(task(id, 1).s, TransferStatusEnum::CANCELED);
+    succeed(flights[0]);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::COMPLETED);
+    tracker_.onEndTasks(EndTasks{id, EndTasks::kAllTasks, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+    fail(flights[2], Status(Code::Canceled, "path reset"), true);
+    EXPECT_EQ(task(id, 2).s, TransferStatusEnum::CANCELED);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::CANCELED);
+}
+
+TEST_F(Tracker, EndAllEndsEveryBatch) {
+    std::vector<BatchID> batches;
+    for (int i = 0; i < 5; ++i) batches.push_back(submit({spec(0, 300), spec(1000, 300)}));
+    const auto flights = output_.takeFlights();
+    tracker_.onEndAll(EndAll{Status(Code::Canceled, "the engine ends")});
+    tracker_.flush();
+    EXPECT_EQ(output_.resets.size(), 1u) << "one reset per path, however many tasks are on it";
+    for (const Flight& flight : flights) fail(flight, Status(Code::Canceled, "path reset"), true);
+    EXPECT_TRUE(output_.trains.empty());
+    EXPECT_TRUE(tracker_.idle());
+    for (const BatchID id : batches) {
+        EXPECT_EQ(batch(id).s, TransferStatusEnum::CANCELED);
+        EXPECT_TRUE(table_.free(id));
+    }
+}
+
+// --- peers -------------------------------------------------------------------------------------------------------
+
+TEST_F(Tracker, ADroppedPeerFailsWhatWaitsAtOnceAndTheRestWhenItIsBack) {
+    const BatchID id = submit({spec(0, 1000), spec(2000, 1000)});
+    const auto flights = output_.takeFlights();
+    tracker_.onDropPeer(DropPeer{kPeer, Status(Code::PeerDown, "dead"), false});
+    tracker_.flush();
+    EXPECT_TRUE(output_.trains.empty());
+    EXPECT_EQ(task(id, 1).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING);
+    for (const Flight& flight : flights) fail(flight, Status(Code::PeerDown, "dead"), false);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::PeerDown);
+    // It may be used again.
+    usePeer({0});
+    const BatchID next = submit({spec(0, 64)});
+    succeed(output_.takeFlights()[0]);
+    EXPECT_EQ(batch(next).s, TransferStatusEnum::COMPLETED);
+}
+
+TEST_F(Tracker, AForgottenPeersSegmentIsStale) {
+    tracker_.onDropPeer(DropPeer{kPeer, Status(Code::Canceled, "closed"), true});
+    const BatchID id = submit({spec(0, 64)});
+    EXPECT_TRUE(output_.trains.empty());
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::StaleHandle);
+}
+
+TEST_F(Tracker, WorkForAPeerWithoutWorkersWaitsUntilThereIsOne) {
+    usePeer({});
+    const BatchID id = submit({spec(0, 64)});
+    EXPECT_TRUE(output_.trains.empty());
+    usePeer({0});
+    succeed(output_.takeFlights()[0]);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+}
+
+// --- regions -----------------------------------------------------------------------------------------------------
+
+TEST_F(Tracker, ASourceUnregisteredDuringSubmitIsRefused) {
+    const std::uint64_t seen = regions_.regions().version();
+    const BatchID id = *table_.allocate(1, 0);
+    const auto message = addTasks(table_, id, {spec(0, 64)}, seen);
+    ASSERT_TRUE(regions_.beginRemoval(region_.range.addr));
+    tracker_.onSubmit(message, now_);
+    tracker_.flush();
+    EXPECT_TRUE(output_.trains.empty());
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::AddressNotRegistered);
+}
+
+TEST_F(Tracker, AwaitSourceIdleIsAnsweredWhenTheLastUserEnds) {
+    const BatchID id = submit({spec(0, 64)});
+    submit({spec(5000, 64)});
+    const auto flights = output_.takeFlights();
+    std::optional<std::vector<BatchID>> answer;
+    const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()), 1000};
+    tracker_.onAwaitSourceIdle({range, now_ + std::chrono::seconds(5), [&](const auto& users) { answer = users; }}, now_);
+    EXPECT_FALSE(answer);
+    succeed(flights[0]);
+    ASSERT_TRUE(answer);
+    EXPECT_TRUE(answer->empty());
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+}
+
+TEST_F(Tracker, AwaitSourceIdleNamesTheUsersAtItsDeadline) {
+    const BatchID id = submit({spec(0, 64)});
+    std::optional<std::vector<BatchID>> answer;
+    const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()), 1};
+    const TimePoint deadline = now_ + std::chrono::seconds(5);
+    tracker_.onAwaitSourceIdle({range, deadline, [&](const auto& users) { answer = users; }}, now_);
+    EXPECT_GE(output_.wake, deadline);
+    tracker_.onTimer(output_.wake);
+    ASSERT_TRUE(answer);
+    EXPECT_THAT(*answer, testing::ElementsAre(id));
+}
+
+TEST_F(Tracker, AwaitSourceIdleOfAnUnusedRangeIsAnsweredAtOnce) {
+    submit({spec(0, 64)});
+    bool answered = false;
+    const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()) + 64, 1000};
+    tracker_.onAwaitSourceIdle({range, kForever, [&](const auto& users) { answered = users.empty(); }}, now_);
+    EXPECT_TRUE(answered);
+}
+
+}  // namespace
+}  // namespace troupe::test

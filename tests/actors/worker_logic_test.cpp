@@ -1,0 +1,246 @@
+#include "actors/worker_logic.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/actors/plane_fakes.h"
+
+namespace troupe::test {
+namespace {
+
+constexpr std::uint32_t kPeer = 3;
+
+class Worker : public testing::Test, public WorkerOutput {
+  protected:
+    Worker() {
+        auto nic = std::make_unique<FakeNic>(nicInfo(100, 100, 1000));
+        nic_ = nic.get();
+        worker_ = std::make_unique<WorkerLogic>(7, std::move(nic), *this);
+        worker_->onUsePeer(UsePeer{makePeer(kPeer, incarnation_), segmentOf(kPeer), {7}});
+    }
+
+    Flight flight(std::uint64_t offset, std::uint64_t length, std::uint32_t task = 0) {
+        Flight result;
+        result.first_task = task;
+        result.local = memory_.data() + offset;
+        result.remote = 0x1000 + offset;
+        result.length = length;
+        return result;
+    }
+    void train(std::vector<Flight> flights, std::uint32_t tracker = 0, std::uint32_t peer = kPeer) {
+        worker_->onTrain(Train{tracker, peer, std::move(flights)});
+    }
+    /// Polls and takes the only report.
+    SliceReport poll() {
+        worker_->poll(now_);
+        EXPECT_EQ(reports_.size(), 1u);
+        if (reports_.empty()) return {};
+        const SliceReport report = reports_.front().second;
+        EXPECT_EQ(report.worker, 7u);
+        reports_.clear();
+        return report;
+    }
+    void expectQuiet() {
+        worker_->poll(now_);
+        EXPECT_TRUE(reports_.empty());
+    }
+    void sendReport(std::uint32_t tracker, SliceReport report) override {
+        EXPECT_FALSE(report.failed.empty() && report.settled.empty()) << "an empty report";
+        reports_.emplace_back(tracker, std::move(report));
+    }
+
+    std::vector<std::byte> memory_ = std::vector<std::byte>(1 << 16);
+    Incarnation incarnation_ = Incarnation::random();
+    FakeNic* nic_ = nullptr;
+    std::unique_ptr<WorkerLogic> worker_;
+    std::vector<std::pair<std::uint32_t, SliceReport>> reports_;
+    TimePoint now_ = Clock::now();
+};
+
+TEST_F(Worker, CutsAFlightIntoSlicesAndReportsItOnce) {
+    train({flight(0, 250)});
+    ASSERT_EQ(nic_->posted.size(), 3u);
+    EXPECT_EQ(nic_->posted[2].request.length, 50u);
+    EXPECT_EQ(nic_->posted[2].request.local, memory_.data() + 200);
+    EXPECT_EQ(nic_->posted[2].request.remote, 0x1000u + 200);
+    nic_->complete(1);
+    expectQuiet();
+    nic_->completeAll();
+    const auto report = poll();
+    EXPECT_TRUE(report.failed.empty());
+    ASSERT_EQ(report.settled.size(), 1u);
+    EXPECT_EQ(report.settled[0].bytes, 250u);
+    EXPECT_EQ(report.settled[0].length, 250u);
+    EXPECT_EQ(report.settled[0].peer, kPeer);
+}
+
+TEST_F(Worker, OneSweepIsOneReportPerTracker) {
+    train({flight(0, 50), flight(100, 50)}, 0);
+    train({flight(200, 50)}, 1);
+    nic_->completeAll();
+    worker_->poll(now_);
+    ASSERT_EQ(reports_.size(), 2u);
+    EXPECT_EQ(reports_[0].first, 0u);
+    EXPECT_EQ(reports_[0].second.settled.size(), 2u);
+    EXPECT_EQ(reports_[1].first, 1u);
+    EXPECT_EQ(reports_[1].second.settled.size(), 1u);
+}
+
+TEST_F(Worker, AWholeFlightIsOneRequest) {
+    auto info = nicInfo(100, 0, 1000);
+    info.same_address_space = true;
+    auto nic = std::make_unique<FakeNic>(info);
+    nic_ = nic.get();
+    worker_ = std::make_unique<WorkerLogic>(7, std::move(nic), *this);
+    worker_->onUsePeer(UsePeer{makePeer(kPeer), segmentOf(kPeer), {7}});
+    auto whole = flight(0, 1000);
+    whole.remote = reinterpret_cast<std::uint64_t>(whole.local) + 8;
+    whole.whole = true;
+    train({whole});
+    ASSERT_EQ(nic_->posted.size(), 1u);
+    EXPECT_EQ(nic_->posted[0].request.length, 1000u);
+}
+
+TEST_F(Worker, APartThatFailedIsReportedWithTheRestSettled) {
+    train({flight(0, 300)});
+    nic_->fail(1, Status(Code::ConnectionLost, "lost"), true);
+    expectQuiet();
+    nic_->completeAll();
+    const auto report = poll();
+    ASSERT_EQ(report.failed.size(), 1u);
+    EXPECT_EQ(report.failed[0].part.local, memory_.data() + 100);
+    EXPECT_EQ(report.failed[0].part.length, 100u);
+    EXPECT_TRUE(report.failed[0].retryable);
+    ASSERT_EQ(report.settled.size(), 1u);
+    EXPECT_EQ(report.settled[0].bytes, 200u);
+}
+
+TEST_F(Worker, KeepsABacklogWhileTheNicIsFullAndInOrder) {
+    nic_->post_limit = 2;
+    std::vector<Flight> flights;
+    for (std::uint32_t i = 0; i < 10; ++i) flights.push_back(flight(i * 100, 100, i));
+    train(flights);
+    EXPECT_EQ(nic_->posted.size(), 2u);
+    train({flight(2000, 100, 10)});
+    EXPECT_EQ(nic_->posted.size(), 2u) << "the backlog goes first";
+    std::vector<std::uint32_t> order;
+    for (int i = 0; i < 100 && order.size() < 11; ++i) {
+        if (!nic_->posted.empty()) nic_->complete(0);
+        worker_->poll(now_);
+        for (const auto& [tracker, report] : reports_)
+            for (const auto& settled : report.settled) order.push_back(settled.first_task);
+        reports_.clear();
+        EXPECT_LE(nic_->posted.size(), 2u);
+    }
+    EXPECT_THAT(order, testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
+}
+
+TEST_F(Worker, AResetFailsBacklogAndPostedAndThePathGoesOn) {
+    nic_->post_limit = 2;
+    train({flight(0, 100, 0), flight(100, 100, 1), flight(200, 100, 2), flight(300, 100, 3)});
+    worker_->onReset(ResetPath{kPeer, Status(Code::Canceled, "reset")});
+    const auto report = poll();
+    EXPECT_EQ(report.failed.size(), 4u);
+    for (const auto& failed : report.failed) {
+        EXPECT_TRUE(failed.retryable);
+        EXPECT_EQ(failed.cause.code(), Code::Canceled);
+    }
+    EXPECT_EQ(report.settled.size(), 4u);
+    train({flight(0, 100)});
+    EXPECT_EQ(nic_->paths.size(), 1u);
+    nic_->completeAll();
+    EXPECT_TRUE(poll().failed.empty());
+}
+
+TEST_F(Worker, ADroppedPeersWorkFailsForGoodAndItsPathIsClosed) {
+    nic_->post_limit = 1;
+    train({flight(0, 100, 0), flight(100, 100, 1)});
+    worker_->onDropPeer(DropPeer{kPeer, Status(Code::PeerDown, "dead"), false});
+    EXPECT_TRUE(nic_->paths.empty());
+    const auto report = poll();
+    EXPECT_EQ(report.failed.size(), 2u);
+    for (const auto& failed : report.failed) {
+        EXPECT_FALSE(failed.retryable);
+        EXPECT_EQ(failed.cause.code(), Code::PeerDown);
+    }
+    // Not forgotten: a train opens a path again.
+    train({flight(0, 100)});
+    EXPECT_EQ(nic_->paths.size(), 1u);
+    worker_->onDropPeer(DropPeer{kPeer, Status(Code::Canceled, "closed"), true});
+    poll();
+    train({flight(0, 100)});
+    const auto refused = poll();
+    ASSERT_EQ(refused.failed.size(), 1u);
+    EXPECT_EQ(refused.failed[0].cause.code(), Code::StaleHandle);
+    EXPECT_FALSE(refused.failed[0].retryable);
+    EXPECT_EQ(refused.settled.size(), 1u);
+}
+
+TEST_F(Worker, AnUnknownPeerIsRefusedAndHarmless) {
+    train({flight(0, 100)}, 0, 999);
+    EXPECT_EQ(poll().failed.at(0).cause.code(), Code::StaleHandle);
+    worker_->onDropPeer(DropPeer{5000, Status(Code::PeerDown, "dead"), false});
+    worker_->onReset(ResetPath{5000, Status(Code::Canceled, "reset")});
+    expectQuiet();
+}
+
+TEST_F(Worker, ARefusedPathFailsTheWholeTrainAndIsNotArmed) {
+    nic_->refuse_open = Status(Code::TransportMissing, "no lane");
+    train({flight(0, 250), flight(300, 100)});
+    EXPECT_FALSE(worker_->arm()) << "a report waits";
+    const auto report = poll();
+    ASSERT_EQ(report.failed.size(), 2u);
+    EXPECT_EQ(report.failed[0].part.length, 250u);
+    EXPECT_EQ(report.failed[0].cause.code(), Code::TransportMissing);
+    EXPECT_EQ(report.settled.size(), 2u);
+    EXPECT_TRUE(worker_->arm());
+}
+
+TEST_F(Worker, ANewIncarnationEndsThePathOfTheOldOne) {
+    train({flight(0, 100)});
+    worker_->onUsePeer(UsePeer{makePeer(kPeer, incarnation_), segmentOf(kPeer), {7}});
+    EXPECT_EQ(nic_->posted.size(), 1u) << "the same incarnation keeps its work";
+    worker_->onUsePeer(UsePeer{makePeer(kPeer), segmentOf(kPeer), {7}});
+    EXPECT_TRUE(nic_->paths.empty());
+    EXPECT_EQ(poll().failed.at(0).cause.code(), Code::StaleIncarnation);
+    train({flight(0, 100)});
+    ASSERT_EQ(nic_->paths.size(), 1u);
+    EXPECT_NE(nic_->paths.begin()->second->desc->incarnation, incarnation_);
+}
+
+TEST_F(Worker, AbandonDestroysTheNicFirstAndThenFailsEverything) {
+    bool destroyed = false;
+    nic_->destroyed = &destroyed;
+    nic_->post_limit = 2;
+    train({flight(0, 300, 0), flight(400, 100, 1)});
+    nic_->complete(0);
+    worker_->poll(now_);
+    bool answered = false;
+    nic_->served = ByteRange{0x5000, 16};
+    worker_->onAwaitPeersIdle({ByteRange{0x5000, 16}, kForever, [&] { answered = true; }}, now_);
+    EXPECT_FALSE(answered);
+    worker_->abandon(Status(Code::Canceled, "uninstalled"));
+    EXPECT_TRUE(destroyed);
+    EXPECT_TRUE(answered);
+    ASSERT_EQ(reports_.size(), 1u);
+    EXPECT_EQ(reports_[0].second.failed.size(), 2u);
+    EXPECT_EQ(reports_[0].second.settled.size(), 2u);
+}
+
+TEST_F(Worker, AwaitPeersIdleWaitsAndCutsAtTheDeadline) {
+    nic_->served = ByteRange{0x5000, 16};
+    int answers = 0;
+    worker_->onAwaitPeersIdle({ByteRange{0x9000, 16}, kForever, [&] { ++answers; }}, now_);
+    EXPECT_EQ(answers, 1) << "nobody is there";
+    const TimePoint deadline = now_ + std::chrono::seconds(1);
+    worker_->onAwaitPeersIdle({ByteRange{0x5000, 1}, deadline, [&] { ++answers; }}, now_);
+    EXPECT_EQ(worker_->nextDeadline(), deadline);
+    worker_->poll(now_);
+    EXPECT_EQ(answers, 1);
+    worker_->poll(deadline);
+    EXPECT_EQ(answers, 2);
+    EXPECT_EQ(nic_->cuts, 1);
+    EXPECT_EQ(worker_->nextDeadline(), kForever);
+}
+
+}  // namespace
+}  // namespace troupe::test

@@ -1,0 +1,168 @@
+// Connections that are no peers: they harm nobody, and are closed in bounded time.
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/endpoint.h"
+#include "base/unique_fd.h"
+#include "tests/support/engine_pair.h"
+
+namespace troupe::test {
+namespace {
+
+/// A TLS 1.2 client hello's record and handshake headers, and the rest as zeros.
+std::string tlsHello() {
+    std::string bytes("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
+    bytes.resize(512);
+    return bytes;
+}
+
+const std::vector<std::string>& garbage() {
+    static const std::vector<std::string> all = {
+        "GET / HTTP/1.1\r\nHost: example.org\r\nUser-Agent: curl/7.88\r\nAccept: */*\r\n\r\n",
+        tlsHello(),
+        "SSH-2.0-OpenSSH_9.2\r\n",
+        std::string(1, '\0'),
+        std::string(3, '\x20'),
+        std::string(64, '\xff'),
+        std::string(100'000, 'A'),
+        "",
+    };
+    return all;
+}
+
+UniqueFd connectTo(std::uint16_t port) {
+    const auto address = SocketAddress::fromNumeric("127.0.0.1", port);
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(fd.get(), address->get(), address->length), 0);
+    return fd;
+}
+
+/// Waits until the other end closed.
+bool closedByPeer(int fd) {
+    const auto limit = Clock::now() + kPatience;
+    char bytes[4096];
+    while (Clock::now() < limit) {
+        pollfd entry{fd, POLLIN, 0};
+        ::poll(&entry, 1, 1000);
+        const ssize_t got = ::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return true;
+    }
+    return false;
+}
+
+class Hostile : public testing::Test {
+  protected:
+    static EngineSetup setup() {
+        EngineSetup result;
+        result.config.handshake_timeout = std::chrono::milliseconds(500);
+        return result;
+    }
+    std::vector<std::uint16_t> ports() const {
+        const auto desc = pair_.b->getSegmentDescByID(kLocalSegmentID);
+        std::vector<std::uint16_t> all{(*desc)->control.port, (*desc)->tcp_data_port};
+        all.insert(all.end(), (*desc)->lane_ports.begin(), (*desc)->lane_ports.end());
+        return all;
+    }
+
+    EnginePair pair_{setup()};
+};
+
+TEST_F(Hostile, GarbageIsClosedInBoundedTimeWhileTransfersGoOn) {
+    std::atomic<bool> stop{false};
+    std::atomic<int> wrong{0};
+    std::atomic<int> transfers{0};
+    std::thread traffic([&] {
+        while (!stop) {
+            if (pair_.write(0, 0, 65536).s != TransferStatusEnum::COMPLETED) ++wrong;
+            ++transfers;
+        }
+    });
+    for (const std::uint16_t port : ports()) {
+        std::vector<UniqueFd> intruders;
+        for (const std::string& bytes : garbage()) {
+            intruders.push_back(connectTo(port));
+            static_cast<void>(::send(intruders.back().get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
+        }
+        for (std::size_t i = 0; i < intruders.size(); ++i)
+            EXPECT_TRUE(closedByPeer(intruders[i].get())) << "port " << port << ", garbage " << i;
+    }
+    stop = true;
+    traffic.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_GT(transfers, 0);
+    EXPECT_TRUE(pair_.a->probePeerAliveByID(pair_.segment, std::chrono::seconds(30)));
+}
+
+TEST_F(Hostile, PartScansAndResetsAreHarmless) {
+    for (const std::uint16_t port : ports())
+        for (int i = 0; i < 200; ++i) {
+            const UniqueFd fd = connectTo(port);
+            if (i % 2 == 0) {
+                const linger reset{1, 0};
+                ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+            }
+        }
+    expectCompleted(pair_.write(0, 0, 65536), 65536);
+    EXPECT_TRUE(pair_.a->probePeerAliveByID(pair_.segment, std::chrono::seconds(30)));
+}
+
+TEST_F(Hostile, ManySilentConnectionsKeepNobodyOut) {
+    for (const std::uint16_t port : ports()) {
+        std::vector<UniqueFd> silent;
+        for (int i = 0; i < 100; ++i) silent.push_back(connectTo(port));
+        const auto newcomer = startEngine(setup());
+        ASSERT_TRUE(newcomer->registerLocalMemory(pair_.local.data(), pair_.local.size()));
+        const auto segment = newcomer->openSegment(pair_.b->localSegmentName());
+        ASSERT_TRUE(segment) << segment.status().toString();
+        expectCompleted(
+            runBatch(*newcomer, {makeRequest(Opcode::Write, *segment, pair_.local.data(), pair_.remote.address(), 65536)}),
+            65536);
+        for (const UniqueFd& fd : silent) EXPECT_TRUE(closedByPeer(fd.get()));
+    }
+}
+
+TEST(HostileServer, OfGarbageIsAnErrorForTheOneWhoOpensIt) {
+    // A listener that answers every connection with an HTTP response.
+    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto any = SocketAddress::fromNumeric("127.0.0.1", 0);
+    ASSERT_EQ(::bind(listener.get(), any->get(), any->length), 0);
+    ASSERT_EQ(::listen(listener.get(), 16), 0);
+    const auto port = SocketAddress::local(listener.get())->port();
+    std::atomic<bool> stop{false};
+    std::thread server([&] {
+        std::vector<UniqueFd> clients;
+        while (!stop) {
+            pollfd entry{listener.get(), POLLIN, 0};
+            if (::poll(&entry, 1, 50) <= 0) continue;
+            clients.emplace_back(::accept(listener.get(), nullptr, nullptr));
+            const std::string answer = "HTTP/1.1 400 Bad Request\r\n\r\n";
+            static_cast<void>(::send(clients.back().get(), answer.data(), answer.size(), MSG_NOSIGNAL));
+        }
+    });
+    EngineSetup setup;
+    setup.config.open_timeout = std::chrono::seconds(10);
+    const auto engine = startEngine(setup);
+    expectCode(engine->openSegment("127.0.0.1:" + std::to_string(port)), Code::ProtocolError);
+    stop = true;
+    server.join();
+}
+
+TEST(HostileServer, ThatIsSilentIsATimeout) {
+    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto any = SocketAddress::fromNumeric("127.0.0.1", 0);
+    ASSERT_EQ(::bind(listener.get(), any->get(), any->length), 0);
+    ASSERT_EQ(::listen(listener.get(), 16), 0);
+    EngineSetup setup;
+    setup.config.open_timeout = std::chrono::milliseconds(300);
+    setup.config.handshake_timeout = std::chrono::milliseconds(200);
+    const auto engine = startEngine(setup);
+    const auto port = SocketAddress::local(listener.get())->port();
+    expectCode(engine->openSegment("127.0.0.1:" + std::to_string(port)), Code::Timeout);
+}
+
+}  // namespace
+}  // namespace troupe::test

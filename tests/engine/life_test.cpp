@@ -1,0 +1,315 @@
+// An engine's life: init, transports, freeEngine, and what it leaves behind.
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <dirent.h>
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <fstream>
+#include <future>
+#include <thread>
+
+#include "base/endpoint.h"
+#include "tests/support/engine_pair.h"
+
+namespace troupe::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Life, EveryCallBeforeInitSaysSo) {
+    TransferEngine engine;
+    Buffer memory(4096);
+    expectCode(engine.registerLocalMemory(memory.data(), 16), Code::NotInitialised);
+    expectCode(engine.registerLocalMemoryBatch({{memory.data(), 16}}), Code::NotInitialised);
+    expectCode(engine.unregisterLocalMemory(memory.data()), Code::NotInitialised);
+    expectCode(engine.installTransport("tcp"), Code::NotInitialised);
+    expectCode(engine.uninstallTransport("tcp"), Code::NotInitialised);
+    EXPECT_EQ(engine.getTransport("tcp"), nullptr);
+    expectCode(engine.openSegment("127.0.0.1:1"), Code::NotInitialised);
+    expectCode(engine.closeSegment(2), Code::NotInitialised);
+    expectCode(engine.getSegmentDescByID(2), Code::NotInitialised);
+    expectCode(engine.syncSegmentCache(), Code::NotInitialised);
+    expectCode(engine.updateLocalSegmentDesc(), Code::NotInitialised);
+    expectCode(engine.probePeerAliveByID(2), Code::NotInitialised);
+    expectCode(engine.allocateBatchID(1), Code::NotInitialised);
+    expectCode(engine.submitTransfer(1, {}), Code::NotInitialised);
+    expectCode(engine.getTransferStatus(1, 0), Code::NotInitialised);
+    expectCode(engine.getBatchTransferStatus(1), Code::NotInitialised);
+    expectCode(engine.waitTransfer(1, std::chrono::seconds(1)), Code::NotInitialised);
+    expectCode(engine.freeBatchID(1), Code::NotInitialised);
+    EXPECT_EQ(engine.actorApi(), nullptr);
+    EXPECT_TRUE(engine.freeEngine());
+}
+
+TEST(Life, EveryCallAfterTheEndSaysSo) {
+    EnginePair pair;
+    const auto batch = *pair.a->allocateBatchID(1);
+    ASSERT_TRUE(pair.a->freeEngine());
+    EXPECT_TRUE(pair.a->freeEngine());
+    expectCode(pair.a->submitTransfer(batch, {pair.request(Opcode::Write, 0, 0, 16)}), Code::NotInitialised);
+    expectCode(pair.a->openSegment(pair.b->localSegmentName()), Code::NotInitialised);
+    expectCode(pair.a->registerLocalMemory(pair.remote.data(), 16), Code::NotInitialised);
+    expectCode(pair.a->getBatchTransferStatus(batch), Code::NotInitialised);
+    EXPECT_EQ(pair.a->getTransport("tcp"), nullptr);
+    EXPECT_EQ(pair.a->actorApi(), nullptr);
+    expectCode(pair.a->init("p2p", "", "127.0.0.1"), Code::AlreadyExists);
+}
+
+TEST(Life, InitTwiceIsAnError) {
+    const auto engine = startEngine();
+    const std::string name = engine->localSegmentName();
+    expectCode(engine->init("p2p", "", "127.0.0.1"), Code::AlreadyExists);
+    EXPECT_EQ(engine->localSegmentName(), name);
+}
+
+TEST(Life, ATakenPortIsAnErrorAndNothingStaysBehind) {
+    const auto first = startEngine();
+    const auto port = Endpoint::parse(first->localSegmentName())->port;
+    TransferEngine second;
+    expectCode(second.init("p2p", "", "127.0.0.1", port), Code::AlreadyExists);
+}
+
+TEST(Life, BadAddressesAndNamesAreRefused) {
+    for (const std::string host : {"nonsense", "256.1.1.1", "no-such-interface0"}) {
+        TransferEngine engine;
+        EXPECT_FALSE(engine.init("p2p", "", host)) << host;
+    }
+    TransferEngine engine;
+    expectCode(engine.init("p2p", std::string(2000, 'x')), Code::InvalidArgument);
+    // A refused init changes nothing.
+    EXPECT_TRUE(engine.init("P2PHANDSHAKE", "localhost"));
+    EXPECT_THAT(engine.localSegmentName(), testing::StartsWith("127.0.0.1:"));
+}
+
+TEST(Life, TheControlPortMayBeChosenWithTheNameOrTheArgument) {
+    std::uint16_t port = 0;
+    {
+        const auto engine = startEngine();
+        port = Endpoint::parse(engine->localSegmentName())->port;
+    }
+    {
+        TransferEngine engine;
+        ASSERT_TRUE(engine.init("p2p", "127.0.0.1:" + std::to_string(port)));
+        EXPECT_EQ(engine.localSegmentName(), "127.0.0.1:" + std::to_string(port));
+    }
+    TransferEngine engine;
+    ASSERT_TRUE(engine.init("p2p", "localhost", "localhost", port));
+    EXPECT_EQ(engine.localSegmentName(), "127.0.0.1:" + std::to_string(port));
+}
+
+TEST(Transports, UnknownNamesAreListedAndDuplicatesRefused) {
+    const auto engine = startEngine();
+    const auto unknown = engine->installTransport("carrier-pigeon");
+    expectCode(unknown, Code::NotFound);
+    EXPECT_THAT(unknown.status().message(), testing::AllOf(HasSubstr("tcp"), HasSubstr("null")));
+    expectCode(engine->installTransport("tcp"), Code::AlreadyExists);
+    void* args[] = {nullptr};
+    expectCode(engine->installTransport("null", args), Code::InvalidArgument);
+    EXPECT_EQ(engine->getTransport("tcp")->name(), "tcp");
+    EXPECT_EQ(engine->getTransport("null"), nullptr);
+    expectCode(engine->uninstallTransport("null"), Code::NotFound);
+}
+
+TEST(Transports, UninstallReallyRemovesAndInstallBringsBack) {
+    EnginePair pair;
+    expectCompleted(pair.write(0, 0, 4096), 4096);
+    for (int round = 0; round < 3; ++round) {
+        ASSERT_TRUE(pair.a->uninstallTransport("tcp"));
+        EXPECT_EQ(pair.a->getTransport("tcp"), nullptr);
+        BatchHolder batch(*pair.a, 1);
+        expectCode(batch.submit({pair.request(Opcode::Write, 0, 0, 16)}), Code::TransportMissing);
+        EXPECT_THAT((*pair.a->getSegmentDescByID(kLocalSegmentID))->transports, testing::Not(testing::Contains("tcp")));
+        ASSERT_TRUE(pair.a->installTransport("tcp"));
+        expectCompleted(pair.write(0, 0, 4096), 4096);
+    }
+}
+
+TEST(Transports, UninstallByTheOwnerEndsItsServiceAndPeersSeeFailures) {
+    EnginePair pair;
+    expectCompleted(pair.write(0, 0, 4096), 4096);
+    ASSERT_TRUE(pair.b->uninstallTransport("tcp"));
+    const auto refused = pair.write(0, 0, 4096);
+    EXPECT_EQ(refused.s, TransferStatusEnum::FAILED) << refused.error.toString();
+    // Its data port is another one when it is back; a sync learns it.
+    ASSERT_TRUE(pair.b->installTransport("tcp"));
+    ASSERT_TRUE(pair.a->syncSegmentCache());
+    const auto limit = Clock::now() + kPatience;
+    auto status = pair.write(0, 0, 4096);
+    while (status.s != TransferStatusEnum::COMPLETED && Clock::now() < limit) status = pair.write(0, 0, 4096);
+    expectCompleted(status, 4096);
+}
+
+TEST(Transports, UninstallWhileInUseIsBusy) {
+    EnginePair pair({}, 64u << 20);
+    BatchHolder batch(*pair.a, 1);
+    ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
+    expectCode(pair.a->uninstallTransport("tcp"), Code::BatchBusy);
+    expectCompleted(batch.wait(), pair.local.size());
+    EXPECT_TRUE(pair.a->uninstallTransport("tcp"));
+}
+
+TEST(Transports, NullCompletesWithoutMovingAnything) {
+    EnginePair pair;
+    ASSERT_TRUE(pair.a->installTransport("null"));
+    pair.remote.fill(std::byte{3});
+    pair.local.fill(std::byte{4});
+    expectCompleted(pair.write(0, 0, 4096), 4096);
+    EXPECT_TRUE(pair.remote.holdsOnly(std::byte{3}, 0, 4096));
+}
+
+TEST(Topology, TheLocalOneNamesDevices) {
+    const auto engine = startEngine();
+    EXPECT_FALSE(engine->getLocalTopology().empty());
+    EXPECT_EQ((*engine->getSegmentDescByID(kLocalSegmentID))->priority_matrix, engine->getLocalTopology());
+}
+
+TEST(FreeEngine, CancelsWhatRunsAndTheSourceIsFree) {
+    for (int round = 0; round < 5; ++round) {
+        EnginePair pair({}, 64u << 20);
+        const auto batch = *pair.a->allocateBatchID(4);
+        ASSERT_TRUE(pair.a->submitTransfer(
+            batch, std::vector<TransferRequest>(4, pair.request(Opcode::Write, 0, 0, pair.local.size()))));
+        ASSERT_TRUE(pair.a->freeEngine());
+        pair.local.protect(PROT_NONE);
+        pair.local.protect(PROT_READ | PROT_WRITE);
+    }
+}
+
+TEST(FreeEngine, WakesThreadsThatWait) {
+    for (const bool waiter_drives : {true, false}) {
+        EngineSetup setup;
+        setup.config.waiter_drives = waiter_drives;
+        EnginePair pair(setup, 64u << 20);
+        std::atomic<int> waiting{0};
+        std::vector<std::future<Result<TransferStatus>>> waiters;
+        for (int i = 0; i < 4; ++i)
+            waiters.push_back(std::async(std::launch::async, [&] {
+                const auto batch = *pair.a->allocateBatchID(64);
+                EXPECT_TRUE(pair.a->submitTransfer(
+                    batch, std::vector<TransferRequest>(64, pair.request(Opcode::Write, 0, 0, pair.local.size()))));
+                ++waiting;
+                return pair.a->waitTransfer(batch, kPatience);
+            }));
+        while (waiting < 4) std::this_thread::yield();
+        ASSERT_TRUE(pair.a->freeEngine());
+        for (auto& waiter : waiters) {
+            const auto status = waiter.get();
+            if (!status) {
+                expectCode(status, Code::NotInitialised);
+                continue;
+            }
+            EXPECT_TRUE(status->s == TransferStatusEnum::CANCELED || status->s == TransferStatusEnum::COMPLETED)
+                << toString(status->s) << " " << status->error.toString();
+        }
+    }
+}
+
+TEST(FreeEngine, WhileOtherThreadsCallEverything) {
+    for (int round = 0; round < 5; ++round) {
+        EnginePair pair;
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> callers;
+        for (int i = 0; i < 4; ++i)
+            callers.emplace_back([&] {
+                Buffer own(4096);
+                while (!stop) {
+                    const auto batch = pair.a->allocateBatchID(1);
+                    if (!batch) continue;
+                    static_cast<void>(pair.a->submitTransfer(*batch, {pair.request(Opcode::Write, 0, 0, 4096)}));
+                    static_cast<void>(pair.a->waitTransfer(*batch, kPatience));
+                    static_cast<void>(pair.a->registerLocalMemory(own.data(), 4096));
+                    static_cast<void>(pair.a->unregisterLocalMemory(own.data()));
+                    static_cast<void>(pair.a->openSegment(pair.b->localSegmentName()));
+                    static_cast<void>(pair.a->probePeerAliveByID(pair.segment));
+                    static_cast<void>(pair.a->syncSegmentCache());
+                    static_cast<void>(pair.a->freeBatchID(*batch));
+                }
+            });
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        EXPECT_TRUE(pair.a->freeEngine());
+        stop = true;
+        for (auto& caller : callers) caller.join();
+    }
+}
+
+TEST(FreeEngine, OfTheOwnerFailsThePeersTransfersWithACause) {
+    EnginePair pair({}, 64u << 20);
+    BatchHolder batch(*pair.a, 8);
+    ASSERT_TRUE(batch.submit(std::vector<TransferRequest>(8, pair.request(Opcode::Write, 0, 0, pair.local.size()))));
+    ASSERT_TRUE(pair.b->freeEngine());
+    const auto status = batch.wait();
+    if (status.s != TransferStatusEnum::COMPLETED) {
+        EXPECT_EQ(status.s, TransferStatusEnum::FAILED) << toString(status.s);
+        EXPECT_FALSE(status.error.message().empty());
+        EXPECT_TRUE(status.quiesced);
+    }
+}
+
+TEST(Guest, UsesTheHostsActorSystem) {
+    caf::actor_system_config config;
+    config.set("scheduler.max-threads", 1);
+    caf::actor_system system(config);
+    for (int round = 0; round < 3; ++round) {
+        EngineSetup setup;
+        setup.options.system = &system;
+        EnginePair pair(setup);
+        pair.local.fillPattern(1);
+        expectCompleted(pair.write(0, 0, pair.local.size()), pair.local.size());
+        EXPECT_TRUE(pair.remote.holdsPattern(1));
+    }
+    // Engines do not keep the host from ending its system.
+    system.await_all_actors_done();
+}
+
+std::size_t entriesOf(const char* directory) {
+    std::size_t count = 0;
+    DIR* open = ::opendir(directory);
+    while (::readdir(open) != nullptr) ++count;
+    ::closedir(open);
+    return count;
+}
+
+std::size_t residentBytes() {
+    std::ifstream file("/proc/self/statm");
+    std::size_t total = 0;
+    std::size_t resident = 0;
+    file >> total >> resident;
+    return resident * static_cast<std::size_t>(::getpagesize());
+}
+
+TEST(Guest, AThousandEnginesLeakNeitherDescriptorNorThreadNorMemory) {
+    Buffer memory(1u << 20);
+    const auto server = startEngine();
+    Buffer remote(1u << 20);
+    ASSERT_TRUE(server->registerLocalMemory(remote.data(), remote.size()));
+    const auto liveOnce = [&] {
+        const auto engine = startEngine();
+        ASSERT_TRUE(engine->registerLocalMemory(memory.data(), memory.size()));
+        const auto segment = engine->openSegment(server->localSegmentName());
+        ASSERT_TRUE(segment) << segment.status().toString();
+        expectCompleted(
+            runBatch(*engine, {makeRequest(Opcode::Write, *segment, memory.data(), remote.address(), memory.size())}),
+            memory.size());
+    };
+    for (int i = 0; i < 20; ++i) liveOnce();
+    const std::size_t threads = entriesOf("/proc/self/task");
+    const std::size_t descriptors = entriesOf("/proc/self/fd");
+    const std::size_t resident = residentBytes();
+    const int count = kSanitized ? 100 : 1000;
+    for (int i = 0; i < count; ++i) liveOnce();
+    EXPECT_EQ(entriesOf("/proc/self/task"), threads);
+    // The server may still be closing what the last engines left.
+    const auto limit = Clock::now() + kPatience;
+    while (entriesOf("/proc/self/fd") > descriptors && Clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_LE(entriesOf("/proc/self/fd"), descriptors);
+    // A leak of a few kilobytes per engine would show; sanitizers keep freed memory for themselves.
+    if (!kSanitized) {
+        EXPECT_LT(residentBytes(), resident + (8u << 20));
+    }
+}
+
+}  // namespace
+}  // namespace troupe::test

@@ -1,0 +1,305 @@
+// Transfers to a real peer process: one that stops, dies and comes back.
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "apps/support/child_process.h"
+#include "base/endpoint.h"
+#include "tests/support/engine_pair.h"
+
+namespace troupe::test {
+namespace {
+
+constexpr std::size_t kBytes = 32u << 20;
+
+/// A peer_process; killed with the test.
+class PeerProcess {
+  public:
+    explicit PeerProcess(std::uint16_t port = 0) {
+        auto child = apps::ChildProcess::start({TROUPE_PEER_PROCESS, std::to_string(kBytes), std::to_string(port)});
+        EXPECT_TRUE(child) << child.status().toString();
+        if (!child) return;
+        child_.emplace(std::move(*child));
+        const auto line = child_->readLine(kPatience);
+        EXPECT_TRUE(line) << line.status().toString();
+        if (line) std::istringstream(*line) >> segment_ >> address_;
+    }
+
+    const std::string& segment() const { return segment_; }
+    std::uint64_t address() const { return address_; }
+    std::uint16_t port() const { return Endpoint::parse(segment_)->port; }
+    void proceed() { child_->signal(SIGCONT); }
+    /// Returns when it stands still: the signal alone is only on its way.
+    void stop() {
+        child_->signal(SIGSTOP);
+        const auto limit = Clock::now() + kPatience;
+        while (!allThreadsStopped() && Clock::now() < limit) std::this_thread::yield();
+    }
+    void kill() {
+        child_->signal(SIGKILL);
+        EXPECT_EQ(*child_->wait(kPatience), 128 + SIGKILL);
+    }
+
+  private:
+    bool allThreadsStopped() const {
+        const std::string tasks = "/proc/" + std::to_string(child_->pid()) + "/task";
+        for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+            std::ifstream file(task.path() / "stat");
+            std::string line;
+            std::getline(file, line);
+            // The state follows the name, which is in parentheses.
+            const auto end = line.rfind(") ");
+            if (end == std::string::npos || line[end + 2] != 'T') return false;
+        }
+        return true;
+    }
+
+    std::optional<apps::ChildProcess> child_;
+    std::string segment_;
+    std::uint64_t address_ = 0;
+};
+
+/// An initiator and a peer in another process.
+class Process : public testing::Test {
+  protected:
+    Process() { begin(EngineSetup()); }
+
+    void begin(const EngineSetup& setup) {
+        engine_ = startEngine(setup);
+        EXPECT_TRUE(engine_->registerLocalMemory(local_.data(), local_.size()));
+        peer_.emplace();
+        const auto segment = engine_->openSegment(peer_->segment());
+        EXPECT_TRUE(segment) << segment.status().toString();
+        if (segment) segment_ = *segment;
+    }
+    TransferRequest request(Opcode opcode, std::size_t offset, std::size_t length) {
+        return makeRequest(opcode, segment_, local_.data() + offset, peer_->address() + offset, length);
+    }
+    TransferStatus write(std::size_t length) { return runBatch(*engine_, {request(Opcode::Write, 0, length)}); }
+
+    /// Transfers until one works again; within patience.
+    TransferStatus writeUntilItWorks(std::size_t length) {
+        const auto limit = Clock::now() + kPatience;
+        for (;;) {
+            const auto status = write(length);
+            if (status.s == TransferStatusEnum::COMPLETED || Clock::now() > limit) return status;
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+    }
+
+    Buffer local_{kBytes};
+    std::unique_ptr<TransferEngine> engine_;
+    std::optional<PeerProcess> peer_;
+    SegmentID segment_ = kInvalidSegmentID;
+};
+
+TEST_F(Process, BytesGoOverAndComeBack) {
+    local_.fillPattern(1);
+    expectCompleted(write(kBytes), kBytes);
+    local_.fill(std::byte{0});
+    expectCompleted(runBatch(*engine_, {request(Opcode::Read, 0, kBytes)}), kBytes);
+    EXPECT_TRUE(local_.holdsPattern(1));
+}
+
+TEST_F(Process, ADeadlineAgainstAStoppedPeerIsATimeoutAndQuiesced) {
+    expectCompleted(write(4096), 4096);
+    peer_->stop();
+    for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+        SCOPED_TRACE(opcode == Opcode::Write ? "write" : "read");
+        BatchHolder batch(*engine_, 2);
+        auto large = request(opcode, 0, kBytes);
+        large.deadline = Clock::now() + std::chrono::milliseconds(200);
+        auto small = request(opcode, 0, 64);
+        small.deadline = large.deadline;
+        ASSERT_TRUE(batch.submit({large, small}));
+        const auto status = batch.wait();
+        local_.protect(PROT_NONE);
+        local_.protect(PROT_READ | PROT_WRITE);
+        for (std::size_t i = 0; i < 2; ++i) {
+            EXPECT_EQ(batch.task(i).s, TransferStatusEnum::TIMEOUT) << batch.task(i).error.toString();
+            EXPECT_EQ(batch.task(i).error.code(), Code::Timeout);
+            EXPECT_TRUE(batch.task(i).quiesced);
+        }
+        EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT);
+    }
+    peer_->proceed();
+    local_.fillPattern(2);
+    expectCompleted(writeUntilItWorks(kBytes), kBytes);
+    local_.fill(std::byte{0});
+    expectCompleted(runBatch(*engine_, {request(Opcode::Read, 0, kBytes)}), kBytes);
+    EXPECT_TRUE(local_.holdsPattern(2));
+}
+
+TEST_F(Process, AProbeOfAStoppedPeerIsATimeoutAndOfAKilledOneAnError) {
+    EXPECT_TRUE(engine_->probePeerAliveByID(segment_, kPatience));
+    peer_->stop();
+    const Status stopped = engine_->probePeerAliveByID(segment_, std::chrono::milliseconds(200));
+    expectCode(stopped, Code::Timeout);
+    peer_->proceed();
+    const auto limit = Clock::now() + kPatience;
+    while (!engine_->probePeerAliveByID(segment_) && Clock::now() < limit) {
+    }
+    EXPECT_TRUE(engine_->probePeerAliveByID(segment_, kPatience));
+    peer_->kill();
+    const Status dead = engine_->probePeerAliveByID(segment_);
+    EXPECT_TRUE(dead.code() == Code::PeerDown || dead.code() == Code::Timeout) << dead.toString();
+}
+
+TEST_F(Process, AKilledPeerFailsEveryTaskWithACause) {
+    for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+        SCOPED_TRACE(opcode == Opcode::Write ? "write" : "read");
+        constexpr std::size_t kTasks = 64;
+        BatchHolder batch(*engine_, kTasks);
+        ASSERT_TRUE(batch.submit(std::vector<TransferRequest>(kTasks, request(opcode, 0, kBytes))));
+        const auto limit = Clock::now() + kPatience;
+        while (batch.task(0).transferred_bytes == 0 && Clock::now() < limit) std::this_thread::yield();
+        peer_->kill();
+        const auto status = batch.wait();
+        local_.protect(PROT_NONE);
+        local_.protect(PROT_READ | PROT_WRITE);
+        EXPECT_EQ(status.s, TransferStatusEnum::FAILED) << toString(status.s) << status.error.toString();
+        EXPECT_FALSE(status.error.message().empty());
+        for (std::size_t i = 0; i < kTasks; ++i) {
+            const auto task = batch.task(i);
+            ASSERT_TRUE(isTerminal(task.s));
+            if (task.s == TransferStatusEnum::COMPLETED) continue;
+            EXPECT_EQ(task.s, TransferStatusEnum::FAILED) << toString(task.s);
+            EXPECT_THAT(task.error.code(), testing::AnyOf(Code::ConnectionLost, Code::ConnectionRefused, Code::PeerDown))
+                << task.error.toString();
+            EXPECT_TRUE(task.quiesced);
+        }
+        // Later work fails too instead of hanging.
+        EXPECT_EQ(write(4096).s, TransferStatusEnum::FAILED);
+        const std::uint16_t port = peer_->port();
+        peer_.emplace(port);
+        expectCompleted(writeUntilItWorks(4096), 4096);
+    }
+}
+
+TEST_F(Process, APeerRestartedOnTheSamePortIsUsedAgainWithoutReopening) {
+    const std::uint16_t port = peer_->port();
+    for (int round = 0; round < 3; ++round) {
+        local_.fillPattern(static_cast<std::uint64_t>(round));
+        expectCompleted(writeUntilItWorks(kBytes), kBytes);
+        const auto before = (*engine_->getSegmentDescByID(segment_))->incarnation;
+        peer_->kill();
+        peer_.emplace(port);
+        local_.fillPattern(static_cast<std::uint64_t>(round) + 100);
+        expectCompleted(writeUntilItWorks(kBytes), kBytes);
+        EXPECT_NE((*engine_->getSegmentDescByID(segment_))->incarnation, before);
+        local_.fill(std::byte{0});
+        expectCompleted(runBatch(*engine_, {request(Opcode::Read, 0, kBytes)}), kBytes);
+        EXPECT_TRUE(local_.holdsPattern(static_cast<std::uint64_t>(round) + 100));
+    }
+}
+
+TEST_F(Process, ARestartWhileIdleIsNoticedByTheNextTransfer) {
+    expectCompleted(write(4096), 4096);
+    const std::uint16_t port = peer_->port();
+    peer_->kill();
+    peer_.emplace(port);
+    expectCompleted(writeUntilItWorks(4096), 4096);
+}
+
+TEST_F(Process, OpenOfASilentlyStoppedPeerEndsInTime) {
+    EngineSetup setup;
+    setup.config.open_timeout = std::chrono::milliseconds(500);
+    const auto late = startEngine(setup);
+    peer_->stop();
+    EXPECT_FALSE(late->openSegment(peer_->segment()));
+    peer_->proceed();
+    EXPECT_TRUE(engine_->probePeerAliveByID(segment_, kPatience));
+}
+
+class StuckUnregister : public Process {
+  protected:
+    StuckUnregister() {
+        EngineSetup setup;
+        setup.config.unregister_timeout = std::chrono::milliseconds(200);
+        begin(setup);
+    }
+};
+
+TEST_F(StuckUnregister, PastTheBoundIsBusyAndNamesTheBatches) {
+    expectCompleted(write(4096), 4096);
+    peer_->stop();
+    {
+        BatchHolder batch(*engine_, 2);
+        ASSERT_TRUE(batch.submit({request(Opcode::Write, 0, kBytes)}));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // The engine has taken it on.
+        const Status stuck = engine_->unregisterLocalMemory(local_.data());
+        expectCode(stuck, Code::BatchBusy);
+        EXPECT_THAT(stuck.message(), testing::HasSubstr(std::to_string(batch.id())));
+        // The region stays registered: new work on it is accepted.
+        EXPECT_TRUE(batch.submit({request(Opcode::Write, 0, 64)}));
+        peer_->proceed();
+        const auto status = batch.wait();
+        EXPECT_TRUE(status.s == TransferStatusEnum::COMPLETED || status.s == TransferStatusEnum::FAILED);
+    }
+    EXPECT_TRUE(engine_->unregisterLocalMemory(local_.data()));
+}
+
+TEST_F(StuckUnregister, NewWorkIsRefusedWhileItWaits) {
+    EngineSetup setup;
+    setup.config.unregister_timeout = std::chrono::milliseconds(kPatience);
+    peer_.reset();
+    begin(setup);
+    expectCompleted(write(4096), 4096);
+    peer_->stop();
+    BatchHolder batch(*engine_, 2);
+    ASSERT_TRUE(batch.submit({request(Opcode::Write, 0, kBytes)}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // The engine has taken it on.
+    Status unregistered;
+    std::thread other([&] { unregistered = engine_->unregisterLocalMemory(local_.data()); });
+    BatchHolder later(*engine_, 1);
+    const auto limit = Clock::now() + kPatience;
+    const auto probe = makeRequest(Opcode::Write, kLocalSegmentID, local_.data(), 8, 8);
+    // Refused as soon as the other thread began.
+    Status refused = later.submit({probe});
+    while (refused.code() != Code::AddressNotRegistered && Clock::now() < limit) {
+        BatchHolder again(*engine_, 1);
+        refused = again.submit({probe});
+    }
+    expectCode(refused, Code::AddressNotRegistered);
+    expectCode(engine_->unregisterLocalMemory(local_.data()), Code::BatchBusy);
+    expectCode(engine_->registerLocalMemory(local_.data(), 16), Code::AddressOverlapped);
+    peer_->proceed();
+    other.join();
+    EXPECT_TRUE(unregistered) << unregistered.toString();
+    EXPECT_TRUE(isTerminal(batch.task(0).s));
+}
+
+TEST_F(Process, FreeEngineWithAStoppedPeerEndsInBoundedTimeAndCancels) {
+    expectCompleted(write(4096), 4096);
+    peer_->stop();
+    const auto batch = *engine_->allocateBatchID(2);
+    ASSERT_TRUE(engine_->submitTransfer(batch, {request(Opcode::Write, 0, kBytes), request(Opcode::Read, 0, 64)}));
+    std::optional<Result<TransferStatus>> seen;
+    std::atomic<bool> waiting{false};
+    std::thread waiter([&] {
+        waiting = true;
+        seen.emplace(engine_->waitTransfer(batch, kPatience));
+    });
+    while (!waiting) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ASSERT_TRUE(engine_->freeEngine());
+    local_.protect(PROT_NONE);
+    local_.protect(PROT_READ | PROT_WRITE);
+    waiter.join();
+    ASSERT_TRUE(seen.has_value());
+    if (*seen) {
+        EXPECT_EQ((*seen)->s, TransferStatusEnum::CANCELED) << (*seen)->error.toString();
+        EXPECT_EQ((*seen)->error.code(), Code::Canceled);
+        EXPECT_TRUE((*seen)->quiesced);
+    }
+    peer_->proceed();
+}
+
+}  // namespace
+}  // namespace troupe::test

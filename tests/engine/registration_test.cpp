@@ -1,0 +1,193 @@
+// What registering and unregistering memory accepts and refuses.
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "tests/support/engine_pair.h"
+
+namespace troupe::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::size_t kPage = 4096;
+
+class Registration : public testing::Test {
+  protected:
+    std::unique_ptr<TransferEngine> engine_ = startEngine();
+    Buffer memory_{16 * kPage};
+    std::byte* at(std::size_t page) { return memory_.data() + page * kPage; }
+};
+
+TEST_F(Registration, ZeroLengthIsInvalid) {
+    expectCode(engine_->registerLocalMemory(memory_.data(), 0), Code::InvalidArgument);
+}
+
+TEST_F(Registration, NullIsInvalid) { expectCode(engine_->registerLocalMemory(nullptr, kPage), Code::InvalidArgument); }
+
+TEST_F(Registration, ARangeThatWrapsIsInvalid) {
+    expectCode(engine_->registerLocalMemory(memory_.data(), SIZE_MAX), Code::InvalidArgument);
+    expectCode(engine_->registerLocalMemory(memory_.data(), SIZE_MAX - memory_.address() + 1), Code::InvalidArgument);
+}
+
+TEST_F(Registration, OverlapWithARegisteredRangeIsRefused) {
+    ASSERT_TRUE(engine_->registerLocalMemory(at(4), 4 * kPage));
+    struct Case {
+        std::byte* addr;
+        std::size_t length;
+        const char* what;
+    };
+    const Case cases[] = {
+        {at(4), 4 * kPage, "the same range"},      {at(5), kPage, "inside"},
+        {at(0), 16 * kPage, "around"},             {at(3), kPage + 1, "one byte at the front"},
+        {at(8) - 1, kPage, "one byte at the end"}, {at(4), 1, "its first byte"},
+        {at(8) - 1, 1, "its last byte"},           {at(4), 8 * kPage, "the same base, longer"},
+    };
+    for (const Case& c : cases) {
+        SCOPED_TRACE(c.what);
+        expectCode(engine_->registerLocalMemory(c.addr, c.length), Code::AddressOverlapped);
+    }
+}
+
+TEST_F(Registration, OverlapIsRefusedWhileAnotherThreadRegistersTheSameRange) {
+    // Whoever comes second meets a registered or an in-flight range; exactly one may succeed.
+    for (int round = 0; round < 50; ++round) {
+        std::atomic<int> accepted{0};
+        std::atomic<int> overlapped{0};
+        std::vector<std::thread> threads;
+        for (int i = 0; i < 4; ++i)
+            threads.emplace_back([&, i] {
+                const Status done = engine_->registerLocalMemory(at(static_cast<std::size_t>(i)), 8 * kPage);
+                if (done)
+                    ++accepted;
+                else if (done.code() == Code::AddressOverlapped)
+                    ++overlapped;
+            });
+        for (auto& thread : threads) thread.join();
+        EXPECT_EQ(accepted, 1);
+        EXPECT_EQ(overlapped, 3);
+        int removed = 0;
+        for (std::size_t i = 0; i < 4; ++i)
+            if (engine_->unregisterLocalMemory(at(i))) ++removed;
+        EXPECT_EQ(removed, 1);
+    }
+}
+
+TEST_F(Registration, TouchingRangesAreAccepted) {
+    ASSERT_TRUE(engine_->registerLocalMemory(at(4), kPage));
+    EXPECT_TRUE(engine_->registerLocalMemory(at(3), kPage));
+    EXPECT_TRUE(engine_->registerLocalMemory(at(5), kPage));
+}
+
+TEST_F(Registration, UnknownBaseAndInteriorAddressAreNotRegistered) {
+    ASSERT_TRUE(engine_->registerLocalMemory(at(4), 4 * kPage));
+    expectCode(engine_->unregisterLocalMemory(at(0)), Code::AddressNotRegistered);
+    expectCode(engine_->unregisterLocalMemory(at(5)), Code::AddressNotRegistered);
+    expectCode(engine_->unregisterLocalMemory(at(4) + 1), Code::AddressNotRegistered);
+    expectCode(engine_->unregisterLocalMemory(nullptr), Code::AddressNotRegistered);
+    EXPECT_TRUE(engine_->unregisterLocalMemory(at(4)));
+    expectCode(engine_->unregisterLocalMemory(at(4)), Code::AddressNotRegistered);
+}
+
+TEST_F(Registration, ARangeCanBeRegisteredAgainAfterItWasUnregistered) {
+    ASSERT_TRUE(engine_->registerLocalMemory(at(0), 4 * kPage));
+    ASSERT_TRUE(engine_->unregisterLocalMemory(at(0)));
+    EXPECT_TRUE(engine_->registerLocalMemory(at(1), 8 * kPage));
+}
+
+TEST_F(Registration, ARefusalOfOneTransportIsRolledBackEverywhereAndTheSameRangeWorksLater) {
+    // host cannot copy device memory; installed last, it refuses what tcp has taken before.
+    ASSERT_TRUE(engine_->uninstallTransport("host"));
+    ASSERT_TRUE(engine_->installTransport("host"));
+    const Status refused = engine_->registerLocalMemory(at(0), kPage, "cuda:0");
+    expectCode(refused, Code::Unsupported);
+    EXPECT_THAT(refused.message(), HasSubstr("'host'"));
+    expectCode(engine_->unregisterLocalMemory(at(0)), Code::AddressNotRegistered);
+    EXPECT_TRUE(engine_->registerLocalMemory(at(0), kPage, "cpu:0"));
+    EXPECT_EQ((*engine_->getSegmentDescByID(kLocalSegmentID))->buffers.size(), 1u);
+}
+
+TEST_F(Registration, TheSameCallWorksOnceTheRefusingTransportIsGone) {
+    expectCode(engine_->registerLocalMemory(at(0), kPage, "cuda:0"), Code::Unsupported);
+    ASSERT_TRUE(engine_->uninstallTransport("host"));
+    EXPECT_TRUE(engine_->registerLocalMemory(at(0), kPage, "cuda:0"));
+}
+
+TEST_F(Registration, ATransportThatCannotTakeARegisteredRegionIsNotInstalled) {
+    ASSERT_TRUE(engine_->uninstallTransport("host"));
+    ASSERT_TRUE(engine_->registerLocalMemory(at(0), kPage, "cuda:0"));
+    expectCode(engine_->installTransport("host"), Code::Unsupported);
+    EXPECT_EQ(engine_->getTransport("host"), nullptr);
+    ASSERT_TRUE(engine_->unregisterLocalMemory(at(0)));
+    EXPECT_TRUE(engine_->installTransport("host"));
+}
+
+TEST_F(Registration, ABatchIsAllOrNothing) {
+    ASSERT_TRUE(engine_->registerLocalMemory(at(8), kPage));
+    expectCode(engine_->registerLocalMemoryBatch({{at(0), kPage}, {at(2), kPage}, {at(8), kPage}}),
+               Code::AddressOverlapped);
+    expectCode(engine_->registerLocalMemoryBatch({{at(0), kPage}, {at(2), 0}}), Code::InvalidArgument);
+    expectCode(engine_->registerLocalMemoryBatch({{at(0), 2 * kPage}, {at(1), kPage}}), Code::AddressOverlapped);
+    expectCode(engine_->registerLocalMemoryBatch({{at(0), kPage}, {at(2), kPage}}, "cuda:0"), Code::Unsupported);
+    EXPECT_EQ((*engine_->getSegmentDescByID(kLocalSegmentID))->buffers.size(), 1u);
+    EXPECT_TRUE(engine_->registerLocalMemoryBatch({{at(0), kPage}, {at(2), kPage}}));
+    EXPECT_TRUE(engine_->registerLocalMemoryBatch({}));
+    EXPECT_EQ((*engine_->getSegmentDescByID(kLocalSegmentID))->buffers.size(), 3u);
+}
+
+TEST_F(Registration, UnregisteringABatchStopsAtTheFirstError) {
+    ASSERT_TRUE(engine_->registerLocalMemoryBatch({{at(0), kPage}, {at(2), kPage}, {at(4), kPage}}));
+    expectCode(engine_->unregisterLocalMemoryBatch({at(0), at(1), at(2)}), Code::AddressNotRegistered);
+    expectCode(engine_->unregisterLocalMemory(at(0)), Code::AddressNotRegistered);
+    EXPECT_TRUE(engine_->unregisterLocalMemoryBatch({at(2), at(4)}));
+    EXPECT_TRUE(engine_->unregisterLocalMemoryBatch({}));
+}
+
+TEST_F(Registration, NewWorkOnAnUnregisteredRegionIsRefused) {
+    ASSERT_TRUE(engine_->registerLocalMemory(at(0), kPage));
+    ASSERT_TRUE(engine_->registerLocalMemory(at(2), kPage));
+    const auto request = makeRequest(Opcode::Write, kLocalSegmentID, at(0), memory_.address(2 * kPage), 16);
+    expectCompleted(runBatch(*engine_, {request}), 16);
+    ASSERT_TRUE(engine_->unregisterLocalMemory(at(0)));
+    BatchHolder batch(*engine_, 1);
+    expectCode(batch.submit({request}), Code::AddressNotRegistered);
+}
+
+TEST(Unregister, WaitsForTheTransfersThatUseTheRegion) {
+    EnginePair pair({}, 32u << 20);
+    for (int round = 0; round < 10; ++round) {
+        BatchHolder batch(*pair.a, 1);
+        ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
+        // Under way, so that the engine has taken it on.
+        while (pair.a->getTransferStatus(batch.id(), 0)->transferred_bytes == 0) std::this_thread::yield();
+        // Accepted before, so it ends first: the source may vanish as soon as unregister returns.
+        ASSERT_TRUE(pair.a->unregisterLocalMemory(pair.local.data()));
+        const auto status = pair.a->getBatchTransferStatus(batch.id());
+        ASSERT_TRUE(status);
+        EXPECT_TRUE(isTerminal(status->s));
+        pair.local.protect(PROT_NONE);
+        pair.local.protect(PROT_READ | PROT_WRITE);
+        expectCompleted(*status, pair.local.size());
+        ASSERT_TRUE(pair.a->registerLocalMemory(pair.local.data(), pair.local.size()));
+    }
+}
+
+TEST(Unregister, ByTheOwnerWhilePeersWriteLeavesTheMemoryAloneAfterwards) {
+    EnginePair pair({}, 8u << 20);
+    for (int round = 0; round < 5; ++round) {
+        BatchHolder batch(*pair.a, 64);
+        std::vector<TransferRequest> requests(64, pair.request(Opcode::Write, 0, 0, pair.local.size()));
+        ASSERT_TRUE(batch.submit(requests));
+        ASSERT_TRUE(pair.b->unregisterLocalMemory(pair.remote.data()));
+        // A late write would now be a fault.
+        pair.remote.protect(PROT_NONE);
+        const auto status = batch.wait();
+        pair.remote.protect(PROT_READ | PROT_WRITE);
+        if (status.s != TransferStatusEnum::COMPLETED) expectFailed(status, Code::AddressNotRegistered);
+        ASSERT_TRUE(pair.b->registerLocalMemory(pair.remote.data(), pair.remote.size()));
+    }
+}
+
+}  // namespace
+}  // namespace troupe::test
