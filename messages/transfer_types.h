@@ -22,8 +22,11 @@ inline constexpr SegmentID kLocalSegmentID = 1;
 
 /// One read or write of a contiguous range.
 struct TransferRequest {
+    // The names of the field's API.
+    // NOLINTBEGIN(readability-identifier-naming)
     static constexpr Opcode READ = Opcode::Read;    ///< From the segment into `source`.
     static constexpr Opcode WRITE = Opcode::Write;  ///< From `source` into the segment.
+    // NOLINTEND(readability-identifier-naming)
 
     Opcode opcode = READ;
     void* source = nullptr;  ///< Local memory, wholly inside registered regions.
