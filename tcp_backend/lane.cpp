@@ -73,7 +73,7 @@ Status Lane::greet() {
     hello.target = path_.peer->desc->incarnation;
     hello.attempt = ++shared_.attempts;
     hello.crc = shared_.config.tcp_crc;
-    std::array<std::byte, kHelloBytes> bytes;
+    std::array<std::byte, kHelloBytes> bytes{};
     encodeHello(hello, bytes.data());
     const ssize_t sent = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     // The send buffer of a new socket always has room for it.
