@@ -34,7 +34,8 @@ struct TransferRequest {
     std::uint64_t target_offset = 0;  ///< The owner's address of the first byte.
     std::size_t length = 0;           ///< Bytes; 0 completes at once.
     int advise_retry_cnt = 0;         ///< Attempts after the first; at least `retry_count` of the config is made.
-    /// When the task ends as TIMEOUT if nothing else ended it; kForever: the `transfer_timeout` of the config from submit.
+    /// When the task ends as TIMEOUT if nothing else ended it; kForever: the `transfer_timeout` of the config from
+    /// submit.
     TimePoint deadline = kForever;
 };
 

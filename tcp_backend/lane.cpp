@@ -96,11 +96,10 @@ void Lane::readReply(TimePoint now, std::vector<Failure>& failed) {
     const Incarnation& meant = path_.peer->desc->incarnation;
     if (reply->code == Code::StaleIncarnation || reply->target != meant)
         return lose(now,
-                    {Code::StaleIncarnation, "incarnation " + reply->target.toString() + " answers there, not " +
-                                                 meant.toString()},
+                    {Code::StaleIncarnation,
+                     "incarnation " + reply->target.toString() + " answers there, not " + meant.toString()},
                     false, failed);
-    if (reply->code != Code::Ok)
-        return lose(now, {reply->code, "the peer refused the connection"}, true, failed);
+    if (reply->code != Code::Ok) return lose(now, {reply->code, "the peer refused the connection"}, true, failed);
     state_ = State::Up;
     deadline_ = kForever;
     blocked_ = false;

@@ -48,9 +48,7 @@ class ServerConnection::Receiver {
             my_.acknowledge(write.id);
     }
 
-    std::size_t headerRoom() const {
-        return my_.isPaused() ? 0 : kMostResponses - my_.responses_.size();
-    }
+    std::size_t headerRoom() const { return my_.isPaused() ? 0 : kMostResponses - my_.responses_.size(); }
 
     std::byte* stillWelcome(std::byte* to) {
         Incoming& write = my_.incoming_;
