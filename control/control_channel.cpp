@@ -176,7 +176,7 @@ Status ControlChannel::Core::send(std::shared_ptr<const std::string> frame) {
 void ControlChannel::Core::flush() {
     std::size_t budget = kWritePerTurn;
     while (!queue_.empty() && budget > 0) {
-        std::array<iovec, kFramesPerWrite> parts;
+        std::array<iovec, kFramesPerWrite> parts{};
         std::size_t count = 0;
         std::size_t skip = sent_of_front_;
         for (auto it = queue_.begin(); it != queue_.end() && count < parts.size(); ++it) {
@@ -226,7 +226,7 @@ void ControlChannel::Core::onConnectOutcome() {
 }
 
 void ControlChannel::Core::onReadable() {
-    std::array<std::byte, kReadPerTurn> buffer;
+    std::array<std::byte, kReadPerTurn> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv.
     const ssize_t got = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got == 0) return onEndOfStream();
     if (got < 0) {

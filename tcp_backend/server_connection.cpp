@@ -93,7 +93,7 @@ bool ServerConnection::receiveHello() {
 }
 
 void ServerConnection::answerHello(Code code) {
-    std::array<std::byte, kHelloReplyBytes> bytes;
+    std::array<std::byte, kHelloReplyBytes> bytes{};
     encodeHelloReply({shared_.incarnation, code}, bytes.data());
     const ssize_t sent = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent != static_cast<ssize_t>(bytes.size())) return close("the greeting could not be answered");
