@@ -178,7 +178,7 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
 
 void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<BenchOptions>();
-    auto* command = app.add_subcommand("bench", "Measure reads and writes of a segment");
+    auto* command = addCommand(app, "bench", "Measure reads and writes of a segment");
     command->add_option("target", options->target, "Segment, host:port with p2p");
     command->add_flag("--local", options->local, "Work on memory of the own segment instead of a target");
     addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/support/arguments.h"
 #include "apps/support/session.h"
 #include "apps/support/table.h"
 
@@ -39,8 +40,7 @@ Status showConfig(const CommonOptions& options, Console& console) {
 
 void addConfigCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<CommonOptions>();
-    auto* command =
-        app.add_subcommand("config", "Show every setting: value, unit, range, and where the value came from");
+    auto* command = addCommand(app, "config", "Show every setting: value, unit, range, and where the value came from");
     addCommonOptions(*command, *options);
     command->add_flag_callback(
         "--print", [] {}, "Print the settings (what the command does anyway)");

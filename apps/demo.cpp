@@ -194,7 +194,7 @@ void Demo::print() const {
 
 void addDemoCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<DemoOptions>();
-    auto* command = app.add_subcommand("demo", "Two processes, everything once, in less than a minute");
+    auto* command = addCommand(app, "demo", "Two processes, everything once, in less than a minute");
     addCommonOptions(*command, options->common);
     command->add_option("--trace", options->trace, "Trace to replay instead of the bundled one")->type_name("FILE");
     addSeconds(*command, "--verify-seconds", options->verify_seconds, "Time for verify");

@@ -275,7 +275,7 @@ Result<ReplayReport> replay(const ReplayOptions& options, const Console& console
 
 void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<ReplayOptions>();
-    auto* command = app.add_subcommand("replay", "Replay a serving trace as KV-cache traffic");
+    auto* command = addCommand(app, "replay", "Replay a serving trace as KV-cache traffic");
     command->add_option("trace", options->trace, "File: one JSON object a line, see docs/apps.md")->required();
     command->add_option("--target", options->target, "Segment whose memory holds the blocks, host:port with p2p")
         ->required();

@@ -69,7 +69,7 @@ Status serve(const ServeOptions& options, Console& console) {
 
 void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<ServeOptions>();
-    auto* command = app.add_subcommand("serve", "Expose a segment of registered memory until SIGINT or SIGTERM");
+    auto* command = addCommand(app, "serve", "Expose a segment of registered memory until SIGINT or SIGTERM");
     addEngineOptions(*command, options->engine);
     addBytes(*command, "--size", options->size, "Memory to serve");
     command->add_option("--regions", options->regions, "Register the memory in this many touching pieces")

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/support/arguments.h"
 #include "apps/support/session.h"
 #include "apps/support/table.h"
 
@@ -38,7 +39,7 @@ Status showTopology(const EngineArguments& arguments, Console& console) {
 
 void addTopoCommand(CLI::App& app, ChosenCommand& chosen) {
     auto arguments = std::make_shared<EngineArguments>();
-    auto* command = app.add_subcommand("topo", "Show which devices of this machine serve which memory");
+    auto* command = addCommand(app, "topo", "Show which devices of this machine serve which memory");
     addEngineOptions(*command, *arguments);
     command->callback([arguments, &chosen] {
         chosen.name = "topo";

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/support/arguments.h"
 #include "apps/support/session.h"
 #include "apps/support/trace_generator.h"
 
@@ -57,7 +58,7 @@ Status generate(const TraceGenOptions& options, Console& console) {
 
 void addTraceGenCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<TraceGenOptions>();
-    auto* command = app.add_subcommand("trace-gen", "Make a small serving trace; the same options make the same trace");
+    auto* command = addCommand(app, "trace-gen", "Make a small serving trace; the same options make the same trace");
     addCommonOptions(*command, options->common);
     auto& shape = options->shape;
     command->add_option("--requests", shape.requests, "Requests to make")

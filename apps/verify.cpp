@@ -307,8 +307,8 @@ Result<VerifyReport> verify(const VerifyOptions& options, const Console& console
 
 void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<VerifyOptions>();
-    auto* command = app.add_subcommand(
-        "verify",
+    auto* command = addCommand(
+        app, "verify",
         "Write and read a segment's memory at random and compare; until SIGINT or a limit, or the first mismatch");
     command->add_option("target", options->target, "Segment, host:port with p2p")->required();
     addSeconds(*command, "--seconds", options->seconds, "Stop after this long");

@@ -45,6 +45,10 @@ endfunction()
 # the same heavy headers; every file still includes what it uses.
 function(troupe_pch target)
     target_precompile_headers(${target} PRIVATE ${ARGN})
+    _troupe_pch_options(${target})
+endfunction()
+
+function(_troupe_pch_options target)
     # Without these, ccache cannot tell whether a precompiled header changed.
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
         target_compile_options(${target} PRIVATE -fpch-preprocess)
@@ -67,6 +71,10 @@ function(troupe_test name)
         set(arg_TIMEOUT 120)
     endif()
     add_executable(${name} ${arg_SOURCES})
+    # What is tested is optimised; the tests themselves need not be.
+    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+    target_precompile_headers(${name} REUSE_FROM troupe_test_headers)
+    _troupe_pch_options(${name})
     target_link_libraries(${name} PRIVATE troupe_options GTest::gtest GTest::gmock GTest::gtest_main ${arg_DEPS})
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
                          PROPERTIES LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT})

@@ -103,13 +103,13 @@ void ControlChannel::Core::abandon() {
 void ControlChannel::Core::startTimer(Duration after, Code code, std::string message) {
     stopTimer();
     if (after <= Duration::zero()) return;
-    timer_ = reactor_.runAt(saturatedAdd(reactor_.now(), after),
-                            [weak = weak_from_this(), code, text = std::move(message)] {
-                                const auto self = weak.lock();
-                                if (!self || self->state_ == State::Closed) return;
-                                self->timer_ = 0;
-                                self->end(self->state_ == State::Finishing ? self->reason_ : Status(code, text));
-                            });
+    timer_ =
+        reactor_.runAt(saturatedAdd(reactor_.now(), after), [weak = weak_from_this(), code, text = std::move(message)] {
+            const auto self = weak.lock();
+            if (!self || self->state_ == State::Closed) return;
+            self->timer_ = 0;
+            self->end(self->state_ == State::Finishing ? self->reason_ : Status(code, text));
+        });
 }
 
 void ControlChannel::Core::stopTimer() {
@@ -176,7 +176,7 @@ Status ControlChannel::Core::send(std::shared_ptr<const std::string> frame) {
 void ControlChannel::Core::flush() {
     std::size_t budget = kWritePerTurn;
     while (!queue_.empty() && budget > 0) {
-        std::array<iovec, kFramesPerWrite> parts;
+        std::array<iovec, kFramesPerWrite> parts{};
         std::size_t count = 0;
         std::size_t skip = sent_of_front_;
         for (auto it = queue_.begin(); it != queue_.end() && count < parts.size(); ++it) {
@@ -226,7 +226,7 @@ void ControlChannel::Core::onConnectOutcome() {
 }
 
 void ControlChannel::Core::onReadable() {
-    std::array<std::byte, kReadPerTurn> buffer;
+    std::array<std::byte, kReadPerTurn> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv.
     const ssize_t got = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got == 0) return onEndOfStream();
     if (got < 0) {
@@ -267,44 +267,26 @@ ControlChannel::ControlChannel(Reactor& reactor, UniqueFd fd, ControlChannelOpti
     core_->start();
 }
 
-ControlChannel::~ControlChannel() {
-    core_->abandon();
-}
+ControlChannel::~ControlChannel() { core_->abandon(); }
 
 Status ControlChannel::send(std::string frame) {
     return core_->send(std::make_shared<const std::string>(std::move(frame)));
 }
 
-Status ControlChannel::send(std::shared_ptr<const std::string> frame) {
-    return core_->send(std::move(frame));
-}
+Status ControlChannel::send(std::shared_ptr<const std::string> frame) { return core_->send(std::move(frame)); }
 
-void ControlChannel::handshakeDone() {
-    core_->handshakeDone();
-}
+void ControlChannel::handshakeDone() { core_->handshakeDone(); }
 
-void ControlChannel::close(Status reason) {
-    core_->end(std::move(reason));
-}
+void ControlChannel::close(Status reason) { core_->end(std::move(reason)); }
 
-void ControlChannel::finish(Status reason) {
-    core_->finish(std::move(reason));
-}
+void ControlChannel::finish(Status reason) { core_->finish(std::move(reason)); }
 
-bool ControlChannel::isOpen() const {
-    return core_->isOpen();
-}
+bool ControlChannel::isOpen() const { return core_->isOpen(); }
 
-TimePoint ControlChannel::lastReceived() const {
-    return core_->lastReceived();
-}
+TimePoint ControlChannel::lastReceived() const { return core_->lastReceived(); }
 
-std::uint64_t ControlChannel::queuedBytes() const {
-    return core_->queuedBytes();
-}
+std::uint64_t ControlChannel::queuedBytes() const { return core_->queuedBytes(); }
 
-const std::string& ControlChannel::peer() const {
-    return core_->peer();
-}
+const std::string& ControlChannel::peer() const { return core_->peer(); }
 
 }  // namespace troupe

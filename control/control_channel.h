@@ -16,12 +16,12 @@ namespace troupe {
 
 /// How a ControlChannel behaves. A timeout of 0 is none.
 struct ControlChannelOptions {
-    std::string peer;         ///< Whom it reaches, for messages: "10.0.0.1:7000".
-    bool connecting = false;  ///< The fd comes from startConnect and its outcome is not known yet.
+    std::string peer;               ///< Whom it reaches, for messages: "10.0.0.1:7000".
+    bool connecting = false;        ///< The fd comes from startConnect and its outcome is not known yet.
     Duration connect_timeout{0};    ///< While connecting.
     Duration handshake_timeout{0};  ///< From the connection until handshakeDone().
     Duration linger_timeout{std::chrono::milliseconds(500)};  ///< Longest life after finish().
-    std::uint64_t max_descriptor_bytes = 0;   ///< Longest Descriptor accepted from the peer; 0: none is accepted.
+    std::uint64_t max_descriptor_bytes = 0;  ///< Longest Descriptor accepted from the peer; 0: none is accepted.
     /// Most bytes that wait to be sent. An end that answers with descriptors needs room for one of them and a little.
     std::uint64_t max_queued_bytes = 1u << 20;
 };
@@ -29,8 +29,8 @@ struct ControlChannelOptions {
 /// What a ControlChannel tells its owner. Each is called on the loop's turn, never from within a call that the owner
 /// makes to the channel. The owner may call anything from them, destroy the channel included.
 struct ControlChannelHandlers {
-    std::function<void()> onConnected;              ///< The connect succeeded; only with `connecting`. May be empty.
-    std::function<void(ControlFrame)> onFrame;      ///< A frame came, header checked, body not yet decoded.
+    std::function<void()> onConnected;          ///< The connect succeeded; only with `connecting`. May be empty.
+    std::function<void(ControlFrame)> onFrame;  ///< A frame came, header checked, body not yet decoded.
     /// The channel ended; called exactly once unless it is destroyed first, and nothing is called after it. The
     /// status is never Ok: what close() or finish() was given, or
     /// ConnectionRefused, Timeout, ConnectionLost: the connect failed; Timeout: connect or handshake took too long;

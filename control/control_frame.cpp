@@ -17,9 +17,7 @@ void appendLittleEndian(std::string& out, std::uint64_t value, std::size_t count
     for (std::size_t i = 0; i < count; ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
 }
 
-bool isKnown(ControlType type) {
-    return type >= ControlType::Hello && type <= ControlType::Error;
-}
+bool isKnown(ControlType type) { return type >= ControlType::Hello && type <= ControlType::Error; }
 
 }  // namespace
 

@@ -52,8 +52,7 @@ std::string encodeControlFrame(ControlType type, std::string_view body);
 class ControlFrameReader {
   public:
     /// `max_descriptor_bytes` bounds the body of a Descriptor frame; 0 refuses them, for an end that asks for none.
-    explicit ControlFrameReader(std::uint64_t max_descriptor_bytes = 0)
-        : max_descriptor_bytes_(max_descriptor_bytes) {}
+    explicit ControlFrameReader(std::uint64_t max_descriptor_bytes = 0) : max_descriptor_bytes_(max_descriptor_bytes) {}
 
     /// Takes the next bytes of the stream, split anywhere, and appends the frames they complete to `frames`.
     /// ProtocolError names the header field and its value; the frames before it are appended all the same, and every

@@ -1,8 +1,9 @@
 #include "control/control_messages.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "control/field_reader.h"
 
@@ -24,9 +25,7 @@ Json incarnationOrNull(const Incarnation& incarnation) {
 }
 
 /// Cut to a length that stays within kMaxControlText even where every byte becomes a U+FFFD of three bytes.
-std::string cutText(const std::string& text) {
-    return text.substr(0, kMaxControlText / 3);
-}
+std::string cutText(const std::string& text) { return text.substr(0, kMaxControlText / 3); }
 
 Status checkType(const ControlFrame& frame, ControlType wanted) {
     if (frame.type == wanted) return Status::ok();
@@ -65,9 +64,8 @@ Result<Hello> Hello::decode(const ControlFrame& frame) {
 }
 
 std::string HelloAck::encode() const {
-    return frameOf(kType, {{"incarnation", incarnation.toString()},
-                           {"name", name},
-                           {"descriptor_version", descriptor_version}});
+    return frameOf(
+        kType, {{"incarnation", incarnation.toString()}, {"name", name}, {"descriptor_version", descriptor_version}});
 }
 
 Result<HelloAck> HelloAck::decode(const ControlFrame& frame) {
@@ -78,9 +76,7 @@ Result<HelloAck> HelloAck::decode(const ControlFrame& frame) {
     });
 }
 
-std::string DescriptorRequest::encode() const {
-    return frameOf(kType, {{"known_version", known_version}});
-}
+std::string DescriptorRequest::encode() const { return frameOf(kType, {{"known_version", known_version}}); }
 
 Result<DescriptorRequest> DescriptorRequest::decode(const ControlFrame& frame) {
     return decodeFields<DescriptorRequest>(frame, [](FieldReader& reader, DescriptorRequest& request) {
@@ -104,25 +100,19 @@ Result<Descriptor> Descriptor::decode(ControlFrame&& frame) {
     return Descriptor{std::move(frame.body)};
 }
 
-std::string Ping::encode() const {
-    return frameOf(kType, {{"seq", seq}});
-}
+std::string Ping::encode() const { return frameOf(kType, {{"seq", seq}}); }
 
 Result<Ping> Ping::decode(const ControlFrame& frame) {
     return decodeFields<Ping>(frame, [](FieldReader& reader, Ping& ping) { ping.seq = reader.takeNumber("seq"); });
 }
 
-std::string Pong::encode() const {
-    return frameOf(kType, {{"seq", seq}});
-}
+std::string Pong::encode() const { return frameOf(kType, {{"seq", seq}}); }
 
 Result<Pong> Pong::decode(const ControlFrame& frame) {
     return decodeFields<Pong>(frame, [](FieldReader& reader, Pong& pong) { pong.seq = reader.takeNumber("seq"); });
 }
 
-std::string Goodbye::encode() const {
-    return frameOf(kType, {{"reason", cutText(reason)}});
-}
+std::string Goodbye::encode() const { return frameOf(kType, {{"reason", cutText(reason)}}); }
 
 Result<Goodbye> Goodbye::decode(const ControlFrame& frame) {
     return decodeFields<Goodbye>(frame, [](FieldReader& reader, Goodbye& goodbye) {
@@ -134,9 +124,7 @@ ErrorReply ErrorReply::from(const Status& status) {
     return {status.isOk() ? Code::Internal : status.code(), status.message()};
 }
 
-Status ErrorReply::toStatus(std::string_view context) const {
-    return Status(code, message).withContext(context);
-}
+Status ErrorReply::toStatus(std::string_view context) const { return Status(code, message).withContext(context); }
 
 std::string ErrorReply::encode() const {
     return frameOf(kType, {{"code", static_cast<int>(code)}, {"message", cutText(message)}});

@@ -1,8 +1,9 @@
 #include "control/field_reader.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 namespace troupe {
 
@@ -17,9 +18,7 @@ class FieldReader::Handler : public nlohmann::json_sax<nlohmann::json> {
     bool number_integer(std::int64_t) override { return add(Nested{}); }
     bool number_float(double, const std::string&) override { return add(Nested{}); }
     bool binary(binary_t&) override { return add(Nested{}); }
-    bool string(std::string& value) override {
-        return depth_ == 1 ? add(std::move(value)) : add(Nested{});
-    }
+    bool string(std::string& value) override { return depth_ == 1 ? add(std::move(value)) : add(Nested{}); }
     bool start_object(std::size_t) override { return enter(true); }
     bool start_array(std::size_t) override { return enter(false); }
     bool end_object() override { return leave(); }
@@ -93,9 +92,9 @@ std::string FieldReader::takeString(std::string_view name, std::size_t max_bytes
     if (!value) return {};
     const auto* text = std::get_if<std::string>(value);
     if (text && text->size() <= max_bytes) return *text;
-    fail(name, text ? "has " + std::to_string(text->size()) + " bytes, at most " + std::to_string(max_bytes) +
-                          " are accepted"
-                    : "is not a string");
+    fail(name,
+         text ? "has " + std::to_string(text->size()) + " bytes, at most " + std::to_string(max_bytes) + " are accepted"
+              : "is not a string");
     return {};
 }
 

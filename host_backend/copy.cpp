@@ -17,7 +17,8 @@ bool canStream() {
 }
 
 __attribute__((target("avx2"))) void streamingCopy(std::byte* to, const std::byte* from, std::size_t length) {
-    // A streaming store wants an aligned address, and whole lines, or the write-combining buffers are flushed half full.
+    // A streaming store wants an aligned address, and whole lines, or the write-combining buffers are flushed half
+    // full.
     constexpr std::size_t kLine = 64;
     const std::size_t head = std::min(length, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
     std::memcpy(to, from, head);

@@ -11,9 +11,7 @@ namespace {
 /// What a request costs beside its bytes, in bytes of copying: bounds a poll over many tiny ones.
 constexpr std::uint64_t kRequestCost = 256;
 
-ByteRange remoteRange(const WorkRequest& request) {
-    return {request.remote, request.length};
-}
+ByteRange remoteRange(const WorkRequest& request) { return {request.remote, request.length}; }
 
 }  // namespace
 
@@ -38,9 +36,7 @@ void HostNic::closePath(PathId path, const Status& cause) {
     paths_.erase(path);
 }
 
-void HostNic::resetPath(PathId path, const Status& cause) {
-    endAll(path, cause, true);
-}
+void HostNic::resetPath(PathId path, const Status& cause) { endAll(path, cause, true); }
 
 void HostNic::endAll(PathId path, const Status& cause, bool retryable) {
     if (!jobs_.empty() && jobs_.front().path == path) {
@@ -124,7 +120,8 @@ bool HostNic::poll(TimePoint, Sweep& sweep) {
             if (auto status = check(job.request, regions); !status) {
                 const auto path = paths_.find(job.path);
                 const std::string who = path == paths_.end() ? std::string() : path->second.peer;
-                sweep.failed.push_back({job.request, status.withContext(info_.name + " to '" + who + "'"), false, true});
+                sweep.failed.push_back(
+                    {job.request, status.withContext(info_.name + " to '" + who + "'"), false, true});
                 retire(job);
                 jobs_.pop_front();
                 budget -= std::min(budget, kRequestCost);

@@ -41,7 +41,7 @@ class HostNic : public Nic {
   private:
     struct Path {
         std::string peer;
-        std::uint64_t bytes = 0;      ///< Posted and not yet ended.
+        std::uint64_t bytes = 0;  ///< Posted and not yet ended.
         std::uint32_t requests = 0;
     };
     struct Job {
@@ -61,11 +61,11 @@ class HostNic : public Nic {
     Copier copier_;
     std::map<PathId, Path> paths_;
     PathId next_path_ = 1;
-    std::deque<Job> jobs_;            ///< In the order posted; only the first may be half done.
-    bool started_ = false;            ///< The first job was checked.
-    std::uint64_t done_bytes_ = 0;    ///< Of the first job.
-    std::vector<Failure> ended_;      ///< Told by the next poll.
-    ByteRange last_region_;           ///< Of the last request in this poll: most requests lie where the last one did.
+    std::deque<Job> jobs_;          ///< In the order posted; only the first may be half done.
+    bool started_ = false;          ///< The first job was checked.
+    std::uint64_t done_bytes_ = 0;  ///< Of the first job.
+    std::vector<Failure> ended_;    ///< Told by the next poll.
+    ByteRange last_region_;         ///< Of the last request in this poll: most requests lie where the last one did.
 };
 
 }  // namespace troupe

@@ -24,7 +24,7 @@ class HostTransport : public Transport {
     Status reaches(const SegmentDesc& peer) const override;
 
   private:
-    const Config* config_ = nullptr;              ///< Null before install.
+    const Config* config_ = nullptr;  ///< Null before install.
     const RegistrationTable* regions_ = nullptr;
     Incarnation incarnation_;
     unsigned data_loops_ = 0;

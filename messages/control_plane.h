@@ -1,13 +1,13 @@
 #pragma once
 
-#include <caf/actor.hpp>
-#include <caf/allowed_unsafe_message_type.hpp>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <caf/actor.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
 
 #include "base/byte_range.h"
 #include "base/clock.h"
@@ -88,8 +88,8 @@ struct PingPeer {
 /// Monitor -> directory: the control connection stands and the handshake is done.
 struct PeerDescribed {
     std::uint32_t index = 0;
-    std::string host;   ///< Numeric address that was reached.
-    std::string name;   ///< What the peer calls itself.
+    std::string host;  ///< Numeric address that was reached.
+    std::string name;  ///< What the peer calls itself.
     std::shared_ptr<const SegmentDesc> desc;
 };
 

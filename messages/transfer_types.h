@@ -22,8 +22,11 @@ inline constexpr SegmentID kLocalSegmentID = 1;
 
 /// One read or write of a contiguous range.
 struct TransferRequest {
+    // The names of the field's API.
+    // NOLINTBEGIN(readability-identifier-naming)
     static constexpr Opcode READ = Opcode::Read;    ///< From the segment into `source`.
     static constexpr Opcode WRITE = Opcode::Write;  ///< From `source` into the segment.
+    // NOLINTEND(readability-identifier-naming)
 
     Opcode opcode = READ;
     void* source = nullptr;  ///< Local memory, wholly inside registered regions.
@@ -31,7 +34,8 @@ struct TransferRequest {
     std::uint64_t target_offset = 0;  ///< The owner's address of the first byte.
     std::size_t length = 0;           ///< Bytes; 0 completes at once.
     int advise_retry_cnt = 0;         ///< Attempts after the first; at least `retry_count` of the config is made.
-    /// When the task ends as TIMEOUT if nothing else ended it; kForever: the `transfer_timeout` of the config from submit.
+    /// When the task ends as TIMEOUT if nothing else ended it; kForever: the `transfer_timeout` of the config from
+    /// submit.
     TimePoint deadline = kForever;
 };
 

@@ -8,7 +8,7 @@ namespace troupe {
 struct InprocDirectory::Listing {
     struct Entry {
         Incarnation incarnation;
-        std::uint64_t version;
+        std::uint64_t version = 0;
         bool operator==(const Entry&) const = default;
     };
     std::map<std::string, Entry> entries;

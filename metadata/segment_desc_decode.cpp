@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "metadata/segment_desc.h"
 
@@ -19,7 +20,7 @@ constexpr std::size_t kMaxShortText = 256;  ///< Names of devices, locations and
 
 /// What the parser is in the middle of.
 enum class In : std::uint8_t {
-    Start,          ///< Before the descriptor's own brace.
+    Start,  ///< Before the descriptor's own brace.
     Root,
     Devices,
     Device,
@@ -32,9 +33,9 @@ enum class In : std::uint8_t {
     Troupe,
     Transports,
     LanePorts,
-    Rights,         ///< troupe.buffers.
-    Right,          ///< One pair of it.
-    Unknown,        ///< Within a field that is ignored.
+    Rights,   ///< troupe.buffers.
+    Right,    ///< One pair of it.
+    Unknown,  ///< Within a field that is ignored.
 };
 
 enum class Field : std::uint8_t {
@@ -95,9 +96,7 @@ constexpr std::array kFields = {
     FieldEntry{In::Troupe, "buffers", Field::Rights, true},
 };
 
-constexpr std::uint32_t bitOf(Field field) {
-    return 1u << static_cast<unsigned>(field);
-}
+constexpr std::uint32_t bitOf(Field field) { return 1u << static_cast<unsigned>(field); }
 
 bool isObject(In in) {
     return in == In::Root || in == In::Device || in == In::Buffer || in == In::Troupe || in == In::Matrix;
@@ -333,7 +332,8 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
     }
     bool setControl(const std::string& text) {
         if (text.empty()) return true;  // Says that nobody listens.
-        auto parsed = text.size() <= kMaxSegmentName ? Endpoint::parse(text) : Status(Code::InvalidArgument, "too long");
+        auto parsed =
+            text.size() <= kMaxSegmentName ? Endpoint::parse(text) : Status(Code::InvalidArgument, "too long");
         if (!parsed) return fail("is not host:port: " + parsed.status().message());
         desc_.control = std::move(*parsed);
         return true;

@@ -1,6 +1,7 @@
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <type_traits>
+
+#include <nlohmann/json.hpp>
 
 #include "metadata/segment_desc.h"
 
@@ -22,7 +23,7 @@ class Writer {
     }
 
     template <class Number>
-        requires std::is_unsigned_v<Number>
+    requires std::is_unsigned_v<Number>
     void value(Number number) {
         char digits[20];
         const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;

@@ -28,16 +28,16 @@ class NullNic : public Nic {
   private:
     struct Path {
         bool open = true;
-        std::uint64_t epoch = 0;     ///< The poll that the counts belong to; in a later one they are 0.
-        std::uint64_t bytes = 0;     ///< Posted since the last poll.
+        std::uint64_t epoch = 0;  ///< The poll that the counts belong to; in a later one they are 0.
+        std::uint64_t bytes = 0;  ///< Posted since the last poll.
         std::uint32_t requests = 0;
     };
 
     const NicInfo info_;
-    std::vector<Path> paths_;        ///< By path id.
-    std::vector<Completion> runs_;   ///< Done since the last poll.
-    std::vector<Failure> ended_;     ///< Posted on a closed path.
-    std::uint64_t epoch_ = 1;        ///< Counts polls.
+    std::vector<Path> paths_;       ///< By path id.
+    std::vector<Completion> runs_;  ///< Done since the last poll.
+    std::vector<Failure> ended_;    ///< Posted on a closed path.
+    std::uint64_t epoch_ = 1;       ///< Counts polls.
 };
 
 }  // namespace troupe

@@ -73,7 +73,7 @@ Status Lane::greet() {
     hello.target = path_.peer->desc->incarnation;
     hello.attempt = ++shared_.attempts;
     hello.crc = shared_.config.tcp_crc;
-    std::array<std::byte, kHelloBytes> bytes;
+    std::array<std::byte, kHelloBytes> bytes{};
     encodeHello(hello, bytes.data());
     const ssize_t sent = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     // The send buffer of a new socket always has room for it.
@@ -96,11 +96,10 @@ void Lane::readReply(TimePoint now, std::vector<Failure>& failed) {
     const Incarnation& meant = path_.peer->desc->incarnation;
     if (reply->code == Code::StaleIncarnation || reply->target != meant)
         return lose(now,
-                    {Code::StaleIncarnation, "incarnation " + reply->target.toString() + " answers there, not " +
-                                                 meant.toString()},
+                    {Code::StaleIncarnation,
+                     "incarnation " + reply->target.toString() + " answers there, not " + meant.toString()},
                     false, failed);
-    if (reply->code != Code::Ok)
-        return lose(now, {reply->code, "the peer refused the connection"}, true, failed);
+    if (reply->code != Code::Ok) return lose(now, {reply->code, "the peer refused the connection"}, true, failed);
     state_ = State::Up;
     deadline_ = kForever;
     blocked_ = false;

@@ -114,18 +114,18 @@ class Lane : public Link {
     const std::uint32_t number_;
     State state_ = State::Idle;
     bool blocked_ = false;
-    TimePoint deadline_ = kForever;    ///< Of Connecting and Greeting.
-    TimePoint retry_at_{};             ///< Idle: no attempt before.
+    TimePoint deadline_ = kForever;  ///< Of Connecting and Greeting.
+    TimePoint retry_at_{};           ///< Idle: no attempt before.
     TimePoint last_loss_{};
-    unsigned strikes_ = 0;             ///< Losses lately; decays.
+    unsigned strikes_ = 0;  ///< Losses lately; decays.
 
-    Ring<Outstanding> ring_;           ///< first: the oldest not answered; its numbers are the request ids.
-    std::uint64_t sent_ = 0;           ///< First request that is not sent whole.
-    std::uint64_t sent_offset_ = 0;    ///< Bytes of its frame that are.
-    std::uint64_t backlog_ = 0;        ///< Bytes queued and not answered.
+    Ring<Outstanding> ring_;         ///< first: the oldest not answered; its numbers are the request ids.
+    std::uint64_t sent_ = 0;         ///< First request that is not sent whole.
+    std::uint64_t sent_offset_ = 0;  ///< Bytes of its frame that are.
+    std::uint64_t backlog_ = 0;      ///< Bytes queued and not answered.
 
     FrameReader<kResponseBytes> reader_;
-    ResponseHeader response_;          ///< Whose payload is being received.
+    ResponseHeader response_;  ///< Whose payload is being received.
     std::uint32_t response_crc_ = 0;
     std::array<std::byte, kMaxMessageBytes> message_{};
     std::array<std::byte, kHelloReplyBytes> reply_{};

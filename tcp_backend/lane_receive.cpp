@@ -41,11 +41,11 @@ class Lane::Receiver {
             sweep_.failed.push_back(
                 {request, {code, lane_.describe(request) + ": " + text}, code == Code::ChecksumMismatch, true});
         } else if (response.crc && lane_.response_crc_ != response.value) {
-            sweep_.failed.push_back({request,
-                                     {Code::ChecksumMismatch,
-                                      lane_.describe(request) + ": the CRC32C of the bytes that came differs"},
-                                     true,
-                                     true});
+            sweep_.failed.push_back(
+                {request,
+                 {Code::ChecksumMismatch, lane_.describe(request) + ": the CRC32C of the bytes that came differs"},
+                 true,
+                 true});
         } else {
             sweep_.complete(request.cookie, request.length);
         }

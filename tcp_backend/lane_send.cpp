@@ -52,9 +52,9 @@ void Lane::fill(Gather& gather) {
                 entry.has_crc = true;
             }
             std::byte* header = gather.scratch(kRequestBytes);
-            encodeRequest({write ? Op::Write : Op::Read, crc, write && crc ? entry.crc : 0, id, request.remote,
-                           request.length},
-                          header);
+            encodeRequest(
+                {write ? Op::Write : Op::Read, crc, write && crc ? entry.crc : 0, id, request.remote, request.length},
+                header);
             gather.add(header + offset, kRequestBytes - offset);
             offset = kRequestBytes;
         }

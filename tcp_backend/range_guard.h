@@ -38,7 +38,7 @@ class RangeGuard {
 
     const Snapshot<RegionMap>& source_;
     SnapshotReader<RegionMap> reader_;
-    const RegionMap* map_ = nullptr;   ///< Which version `last_` points into; the reader keeps it alive.
+    const RegionMap* map_ = nullptr;  ///< Which version `last_` points into; the reader keeps it alive.
     const Region* last_ = nullptr;
 };
 

@@ -48,9 +48,7 @@ class ServerConnection::Receiver {
             my_.acknowledge(write.id);
     }
 
-    std::size_t headerRoom() const {
-        return my_.isPaused() ? 0 : kMostResponses - my_.responses_.size();
-    }
+    std::size_t headerRoom() const { return my_.isPaused() ? 0 : kMostResponses - my_.responses_.size(); }
 
     std::byte* stillWelcome(std::byte* to) {
         Incoming& write = my_.incoming_;
@@ -95,7 +93,7 @@ bool ServerConnection::receiveHello() {
 }
 
 void ServerConnection::answerHello(Code code) {
-    std::array<std::byte, kHelloReplyBytes> bytes;
+    std::array<std::byte, kHelloReplyBytes> bytes{};
     encodeHelloReply({shared_.incarnation, code}, bytes.data());
     const ssize_t sent = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent != static_cast<ssize_t>(bytes.size())) return close("the greeting could not be answered");

@@ -61,15 +61,15 @@ class ServerConnection : public Link {
         bool has_value = false;   ///< ReadData: the checksum in `value` is computed.
         std::uint32_t value = 0;  ///< As in ResponseHeader.
         std::uint64_t id = 0;
-        ByteRange range;          ///< ReadData, Error: what was asked for.
+        ByteRange range;  ///< ReadData, Error: what was asked for.
     };
 
     /// The write whose payload is being received.
     struct Incoming {
         std::uint64_t id = 0;
         ByteRange range;
-        Code refusal = Code::Ok;         ///< Not Ok: the payload is dropped.
-        std::uint64_t table_version = 0; ///< At which the range was checked last.
+        Code refusal = Code::Ok;          ///< Not Ok: the payload is dropped.
+        std::uint64_t table_version = 0;  ///< At which the range was checked last.
         bool crc = false;
         std::uint32_t expected_crc = 0;
         std::uint32_t actual_crc = 0;

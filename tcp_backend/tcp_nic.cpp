@@ -140,12 +140,12 @@ std::size_t TcpNic::post(PathId id, std::span<const WorkRequest> requests) {
         if (!path) {
             failures_.push_back({request, {Code::StaleHandle, shared_.name + ": the path is closed"}, false, true});
         } else if (request.length > longest) {
-            failures_.push_back({request,
-                                 {Code::InvalidArgument, shared_.name + ": a request of " +
-                                                             std::to_string(request.length) + " bytes, at most " +
-                                                             std::to_string(longest)},
-                                 false,
-                                 true});
+            failures_.push_back(
+                {request,
+                 {Code::InvalidArgument, shared_.name + ": a request of " + std::to_string(request.length) +
+                                             " bytes, at most " + std::to_string(longest)},
+                 false,
+                 true});
         } else {
             PathState& state = path->state;
             if (state.requests >= info_.window_requests ||

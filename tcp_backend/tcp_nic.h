@@ -71,21 +71,21 @@ class TcpNic final : public Nic {
     Link listener_{Link::Kind::Listener};
     TimePoint accept_again_ = kForever;  ///< The listener is ignored until then: no descriptors left.
 
-    std::vector<std::unique_ptr<Path>> paths_;           ///< By slot; null where free.
-    std::vector<std::uint32_t> slot_uses_;               ///< Makes the ids of a slot's successive paths differ.
-    std::vector<Lane*> active_;                          ///< Up, with work.
-    std::vector<Lane*> pending_;                         ///< With work or just opened, and not up.
-    bool start_pending_ = false;                         ///< One of them is new.
-    std::vector<Failure> failures_;                      ///< For the next poll.
+    std::vector<std::unique_ptr<Path>> paths_;  ///< By slot; null where free.
+    std::vector<std::uint32_t> slot_uses_;      ///< Makes the ids of a slot's successive paths differ.
+    std::vector<Lane*> active_;                 ///< Up, with work.
+    std::vector<Lane*> pending_;                ///< With work or just opened, and not up.
+    bool start_pending_ = false;                ///< One of them is new.
+    std::vector<Failure> failures_;             ///< For the next poll.
 
     std::vector<std::unique_ptr<ServerConnection>> servers_;
-    std::vector<ServerConnection*> hot_;                 ///< Tried in each pass.
-    std::vector<ServerConnection*> greeting_;            ///< In the order they came, so the first ends first.
-    bool anyone_closed_ = false;                         ///< servers_ holds a closed one.
+    std::vector<ServerConnection*> hot_;       ///< Tried in each pass.
+    std::vector<ServerConnection*> greeting_;  ///< In the order they came, so the first ends first.
+    bool anyone_closed_ = false;               ///< servers_ holds a closed one.
 
     TimePoint next_deadline_ = kForever;
-    unsigned passes_ = 0;                                ///< Since the epoll set was looked at.
-    std::size_t turn_ = 0;                               ///< Who goes first; moves on each pass.
+    unsigned passes_ = 0;   ///< Since the epoll set was looked at.
+    std::size_t turn_ = 0;  ///< Who goes first; moves on each pass.
     std::array<epoll_event, 128> events_{};
 };
 

@@ -26,8 +26,8 @@ class TcpTransport final : public Transport {
     Status reaches(const SegmentDesc& peer) const override;
 
   private:
-    std::vector<PlacedNic> nics_;        ///< Until they are taken.
-    std::vector<std::uint16_t> ports_;   ///< By Nic.
+    std::vector<PlacedNic> nics_;       ///< Until they are taken.
+    std::vector<std::uint16_t> ports_;  ///< By Nic.
 };
 
 }  // namespace troupe::tcp

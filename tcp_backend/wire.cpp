@@ -49,8 +49,8 @@ Status checkPreamble(const std::byte* in) {
     if (get<std::uint32_t>(in) != kMagic) return {Code::ProtocolError, "the first bytes are not a Troupe greeting"};
     const auto version = get<std::uint16_t>(in + 4);
     if (version != kVersion)
-        return {Code::ProtocolError, "protocol version " + std::to_string(version) + ", this side speaks " +
-                                         std::to_string(kVersion)};
+        return {Code::ProtocolError,
+                "protocol version " + std::to_string(version) + ", this side speaks " + std::to_string(kVersion)};
     return {};
 }
 

@@ -41,9 +41,9 @@ struct LaneId {
 
 struct Hello {
     LaneId lane;
-    Incarnation target;          ///< Whom the initiator means to reach.
-    std::uint64_t attempt = 0;   ///< Grows with every connection of that Nic: tells the newer of two with one id.
-    bool crc = false;            ///< The initiator will ask for checksums.
+    Incarnation target;         ///< Whom the initiator means to reach.
+    std::uint64_t attempt = 0;  ///< Grows with every connection of that Nic: tells the newer of two with one id.
+    bool crc = false;           ///< The initiator will ask for checksums.
 };
 inline constexpr std::size_t kHelloBytes = 80;
 
@@ -57,11 +57,11 @@ enum class Op : std::uint8_t { Read = 1, Write = 2 };
 
 struct RequestHeader {
     Op op = Op::Read;
-    bool crc = false;         ///< Write: `crc32c` is that of the payload. Read: answer with one.
+    bool crc = false;  ///< Write: `crc32c` is that of the payload. Read: answer with one.
     std::uint32_t crc32c = 0;
-    std::uint64_t id = 0;     ///< Consecutive on a connection.
-    std::uint64_t addr = 0;   ///< In the target's address space.
-    std::uint64_t length = 0; ///< At most kMaxRequestBytes (kMaxCheckedBytes); a Write's payload follows.
+    std::uint64_t id = 0;      ///< Consecutive on a connection.
+    std::uint64_t addr = 0;    ///< In the target's address space.
+    std::uint64_t length = 0;  ///< At most kMaxRequestBytes (kMaxCheckedBytes); a Write's payload follows.
 };
 inline constexpr std::size_t kRequestBytes = 32;
 

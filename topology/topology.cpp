@@ -4,9 +4,10 @@
 #include <charconv>
 #include <climits>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
+
+#include <nlohmann/json.hpp>
 
 namespace troupe {
 
@@ -116,9 +117,7 @@ int distanceOf(const NumaNode& node, const NicPlace& nic) {
 
 }  // namespace
 
-Topology discoverTopology(const fs::path& sysfs) {
-    return {readNodes(sysfs), readInterfaces(sysfs)};
-}
+Topology discoverTopology(const fs::path& sysfs) { return {readNodes(sysfs), readInterfaces(sysfs)}; }
 
 Result<std::vector<int>> parseCpuList(std::string_view text) {
     const Status bad(Code::InvalidArgument, "'" + std::string(text.substr(0, 64)) + "' is no list of CPUs");

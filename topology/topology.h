@@ -18,17 +18,17 @@ using PriorityMatrix = std::map<std::string, std::pair<std::vector<std::string>,
 /// One NUMA node.
 struct NumaNode {
     int id = 0;
-    std::vector<int> cpus;       ///< Ascending; empty for a node of memory only.
-    std::map<int, int> distance; ///< Node id -> relative distance as the firmware says it; 10 is local.
+    std::vector<int> cpus;        ///< Ascending; empty for a node of memory only.
+    std::map<int, int> distance;  ///< Node id -> relative distance as the firmware says it; 10 is local.
     bool operator==(const NumaNode&) const = default;
 };
 
 /// One network interface.
 struct NetworkInterface {
     std::string name;
-    int numa_node = -1;            ///< -1: the machine does not say, or has no NUMA.
-    std::uint32_t speed_mbps = 0;  ///< 0: unknown, as for virtual ones.
-    bool up = false;               ///< Administratively up and with a carrier where it tells.
+    int numa_node = -1;                  ///< -1: the machine does not say, or has no NUMA.
+    std::uint32_t speed_mbps = 0;        ///< 0: unknown, as for virtual ones.
+    bool up = false;                     ///< Administratively up and with a carrier where it tells.
     std::vector<std::string> addresses;  ///< Numeric, link-local IPv6 with its scope ("fe80::1%eth0").
     bool operator==(const NetworkInterface&) const = default;
 };

@@ -22,9 +22,9 @@ enum class Opcode : std::uint8_t {
 
 /// A process that serves a segment, at one incarnation. Immutable; shared by everyone who talks to it.
 struct Peer {
-    std::uint32_t index = 0;   ///< Small number, unique among the engine's peers.
-    std::string name;          ///< Segment name.
-    std::string host;          ///< Numeric address that its control connection reached; never a name.
+    std::uint32_t index = 0;  ///< Small number, unique among the engine's peers.
+    std::string name;         ///< Segment name.
+    std::string host;         ///< Numeric address that its control connection reached; never a name.
     std::shared_ptr<const SegmentDesc> desc;
 };
 
@@ -76,16 +76,16 @@ struct Sweep {
 
 /// What a Nic is and how much it takes.
 struct NicInfo {
-    std::string name;                        ///< "tcp0", "mlx5_0:1"; unique in the engine.
-    std::string transport;                   ///< "tcp", "rdma", ...
-    std::string location = "*";              ///< NUMA node it is near, "cpu:0", or "*".
+    std::string name;            ///< "tcp0", "mlx5_0:1"; unique in the engine.
+    std::string transport;       ///< "tcp", "rdma", ...
+    std::string location = "*";  ///< NUMA node it is near, "cpu:0", or "*".
     /// Best largest work request; longer ones are cut, but for those whose two ranges overlap (same process only):
     /// their pieces would overwrite each other's source, so the Nic gets them whole.
     std::uint64_t slice_bytes = 1u << 20;
-    std::uint64_t merge_bytes = 0;           ///< Adjacent requests are merged up to this; 0: never.
-    std::uint64_t window_bytes = 8u << 20;   ///< Bytes in flight per path that keep it busy.
-    std::uint32_t window_requests = 1024;    ///< Work requests in flight per path, at most.
-    bool same_address_space = false;         ///< It copies inside this process; see `slice_bytes` for what follows.
+    std::uint64_t merge_bytes = 0;          ///< Adjacent requests are merged up to this; 0: never.
+    std::uint64_t window_bytes = 8u << 20;  ///< Bytes in flight per path that keep it busy.
+    std::uint32_t window_requests = 1024;   ///< Work requests in flight per path, at most.
+    bool same_address_space = false;        ///< It copies inside this process; see `slice_bytes` for what follows.
 };
 
 /// A Nic's name for its way to one peer. Valid from openPath until closePath.

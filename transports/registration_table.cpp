@@ -21,8 +21,7 @@ const Region* RegionMap::find(std::uint64_t addr) const {
 }
 
 Status RegionMap::covers(ByteRange range, bool remote) const {
-    if (range.wraps())
-        return {Code::InvalidArgument, range.toString() + " passes the end of the address space"};
+    if (range.wraps()) return {Code::InvalidArgument, range.toString() + " passes the end of the address space"};
     std::uint64_t addr = range.addr;
     while (addr != range.end()) {
         const Region* region = find(addr);
@@ -30,8 +29,8 @@ Status RegionMap::covers(ByteRange range, bool remote) const {
             return {Code::AddressNotRegistered,
                     range.toString() + " is not registered from " + ByteRange{addr, range.end() - addr}.toString()};
         if (remote && !region->remote_accessible)
-            return {Code::AccessDenied, range.toString() + " lies in " + region->range.toString() +
-                                            ", which is not remotely accessible"};
+            return {Code::AccessDenied,
+                    range.toString() + " lies in " + region->range.toString() + ", which is not remotely accessible"};
         addr = std::min(region->range.end(), range.end());
     }
     return {};

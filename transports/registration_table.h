@@ -71,7 +71,7 @@ class RegistrationTable {
     enum class State { Pending, Visible, Closing };
     struct Entry {
         Region region;
-        State state;
+        State state = State::Pending;
     };
 
     void show(const Region& region, RegionMap& map);

@@ -34,6 +34,10 @@ double secondsOrThrow(const std::string& name, const std::string& text) {
 
 }  // namespace
 
+CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& description) {
+    return app.add_subcommand(name, description);
+}
+
 CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& bytes, const std::string& description) {
     auto* option = app.add_option_function<std::string>(
         name, [name, &bytes](const std::string& text) { bytes = bytesOrThrow(name, text); }, description);

@@ -8,6 +8,9 @@
 
 namespace troupe::apps {
 
+/// `app.add_subcommand`, in one place: making an App where it is used would compile most of CLI11 into every command.
+CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& description);
+
 /// Options whose values carry units. A value that does not parse is reported like any other bad argument. The
 /// variable must outlive the parse; its value at this call is shown as the default.
 

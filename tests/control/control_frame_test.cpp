@@ -24,7 +24,8 @@ std::string header(std::uint32_t length, std::uint16_t version, std::uint16_t ty
 TEST(ControlFrameReader, GivesTheSameFramesHoweverTheStreamIsSplit) {
     std::string stream;
     for (int i = 0; i < 20; ++i)
-        stream += encodeControlFrame(static_cast<ControlType>(1 + i % 8), std::string(static_cast<std::size_t>(i * 37), 'x'));
+        stream +=
+            encodeControlFrame(static_cast<ControlType>(1 + i % 8), std::string(static_cast<std::size_t>(i * 37), 'x'));
     for (std::size_t step : {1u, 2u, 3u, 7u, 8u, 64u, 100000u}) {
         ControlFrameReader reader(4096);
         std::vector<ControlFrame> frames;
@@ -90,10 +91,10 @@ TEST(ControlFrameReader, RefusesDescriptorsWhereNoneIsExpected) {
 TEST(ControlFrameReader, TakesTheLongestBodyAllowed) {
     ControlFrameReader reader(200000);
     std::vector<ControlFrame> frames;
-    ASSERT_TRUE(reader.feed(bytesOf(encodeControlFrame(ControlType::Hello, std::string(kMaxControlBody, 'a'))), frames)
-                    .isOk());
-    ASSERT_TRUE(reader.feed(bytesOf(encodeControlFrame(ControlType::Descriptor, std::string(200000, 'b'))), frames)
-                    .isOk());
+    ASSERT_TRUE(
+        reader.feed(bytesOf(encodeControlFrame(ControlType::Hello, std::string(kMaxControlBody, 'a'))), frames).isOk());
+    ASSERT_TRUE(
+        reader.feed(bytesOf(encodeControlFrame(ControlType::Descriptor, std::string(200000, 'b'))), frames).isOk());
     ASSERT_EQ(frames.size(), 2u);
     EXPECT_EQ(frames[1].body.size(), 200000u);
 }
@@ -121,7 +122,8 @@ TEST(ControlFrameReader, SurvivesRandomBytesAndDamagedStreams) {
         std::string stream;
         if (round % 2 == 0) {
             for (int i = 0; i < 5; ++i)
-                stream += encodeControlFrame(static_cast<ControlType>(1 + random() % 8), std::string(random() % 50, 'x'));
+                stream +=
+                    encodeControlFrame(static_cast<ControlType>(1 + random() % 8), std::string(random() % 50, 'x'));
             for (int i = 0; i < 3; ++i) stream[random() % stream.size()] = static_cast<char>(random());
         } else {
             stream.resize(random() % 200);

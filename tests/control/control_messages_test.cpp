@@ -133,8 +133,8 @@ TEST(ControlMessages, TextsTooLongOrNotUtf8AreMadeSendable) {
 
 TEST(ControlMessages, AnErrorCodeOfALaterVersionIsAnInternalError) {
     for (const auto* code : {"0", "999", "2147483647"}) {
-        const auto error = ErrorReply::decode(
-            {ControlType::Error, std::string(R"({"code":)") + code + R"(,"message":"m"})"});
+        const auto error =
+            ErrorReply::decode({ControlType::Error, std::string(R"({"code":)") + code + R"(,"message":"m"})"});
         ASSERT_TRUE(error.isOk());
         EXPECT_EQ(error->code, Code::Internal);
     }

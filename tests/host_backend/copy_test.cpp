@@ -32,7 +32,8 @@ TEST(StreamingCopy, IsExactForEveryLengthAndAlignment) {
     if (!canStream()) GTEST_SKIP() << "no streaming stores here";
     for (std::size_t length : {0u, 1u, 31u, 63u, 64u, 65u, 127u, 128u, 129u, 255u, 256u, 1000u, 4096u, 65537u})
         for (std::size_t to_offset : {0u, 1u, 31u, 32u, 63u, 64u, 77u})
-            for (std::size_t from_offset : {0u, 1u, 17u, 64u}) expectCopies(streamingCopy, length, to_offset, from_offset);
+            for (std::size_t from_offset : {0u, 1u, 17u, 64u})
+                expectCopies(streamingCopy, length, to_offset, from_offset);
 }
 
 TEST(Copier, IsExactColdAndWarm) {

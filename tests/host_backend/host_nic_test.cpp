@@ -246,8 +246,8 @@ TEST_F(HostNicTest, ARequestLongerThanTheWindowIsTakenWhole) {
     std::vector<std::byte> big_remote(3u << 20), big_local(3u << 20);
     fill(big_local, 5);
     add(big_remote.data(), big_remote.size());
-    const WorkRequest request{big_local.data(), reinterpret_cast<std::uintptr_t>(big_remote.data()), big_local.size(), 1,
-                              Opcode::Write};
+    const WorkRequest request{big_local.data(), reinterpret_cast<std::uintptr_t>(big_remote.data()), big_local.size(),
+                              1, Opcode::Write};
     ASSERT_EQ(post(request), 1u);
     drain();
     EXPECT_TRUE(big_remote == big_local);

@@ -25,8 +25,7 @@ TEST(HostTransport, GivesOneNicPerLoop) {
     const Config config;
     const RegistrationTable regions;
     HostTransport transport;
-    ASSERT_TRUE(
-        transport.install({config, regions, Incarnation::random(), "127.0.0.1", 3, makeSilentLogger()}).isOk());
+    ASSERT_TRUE(transport.install({config, regions, Incarnation::random(), "127.0.0.1", 3, makeSilentLogger()}).isOk());
     const auto nics = transport.takeNics();
     ASSERT_EQ(nics.size(), 3u);
     for (unsigned i = 0; i < 3; ++i) {

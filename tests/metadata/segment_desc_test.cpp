@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <random>
+
+#include <nlohmann/json.hpp>
 
 namespace troupe {
 namespace {
@@ -15,8 +16,12 @@ SegmentDesc sample(std::size_t buffers = 3) {
     desc.protocol = "rdma";
     desc.devices = {{"mlx5_0", 3, "fe80::1"}, {"mlx5_1", 65535, ""}};
     for (std::size_t i = 0; i < buffers; ++i)
-        desc.buffers.push_back({i % 2 == 0 ? "cpu:0" : "*", 0x7f0000000000 + i * 0x200000, 0x100000 + i,
-                                {static_cast<std::uint32_t>(i), 0xffffffffu}, 1000 + i, i % 3 != 0});
+        desc.buffers.push_back({i % 2 == 0 ? "cpu:0" : "*",
+                                0x7f0000000000 + i * 0x200000,
+                                0x100000 + i,
+                                {static_cast<std::uint32_t>(i), 0xffffffffu},
+                                1000 + i,
+                                i % 3 != 0});
     desc.priority_matrix = {{"cpu:0", {{"mlx5_0"}, {"mlx5_1"}}}, {"cpu:1", {{"mlx5_1"}, {}}}};
     desc.tcp_data_port = 12001;
     desc.timestamp = "2026-01-31 12:00:00";
@@ -29,9 +34,7 @@ SegmentDesc sample(std::size_t buffers = 3) {
     return desc;
 }
 
-nlohmann::json sampleJson() {
-    return nlohmann::json::parse(encodeSegmentDesc(sample()));
-}
+nlohmann::json sampleJson() { return nlohmann::json::parse(encodeSegmentDesc(sample())); }
 
 void expectRefused(const std::string& text, const std::string& names) {
     const auto decoded = decodeSegmentDesc(text);
@@ -180,7 +183,8 @@ TEST(SegmentDesc, WrongTypesAreNamed) {
     const nlohmann::json objects = {{"x", 1}};
     for (const auto* field : fields) {
         const std::string name = nlohmann::json::json_pointer(field).back();
-        for (const auto& value : {nlohmann::json(nullptr), nlohmann::json(true), nlohmann::json(-1), nlohmann::json(1.5)})
+        for (const auto& value :
+             {nlohmann::json(nullptr), nlohmann::json(true), nlohmann::json(-1), nlohmann::json(1.5)})
             expectRefusedWith(field, value, name);
         const auto original = sampleJson()[nlohmann::json::json_pointer(field)];
         if (!original.is_string()) expectRefusedWith(field, "text", name);

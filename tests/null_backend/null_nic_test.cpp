@@ -13,8 +13,7 @@ std::unique_ptr<Nic> makeNic() {
     const Config config;
     const RegistrationTable regions;
     NullTransport transport;
-    EXPECT_TRUE(
-        transport.install({config, regions, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()}).isOk());
+    EXPECT_TRUE(transport.install({config, regions, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()}).isOk());
     EXPECT_TRUE(transport.reaches(SegmentDesc{}).isOk());
     auto nics = transport.takeNics();
     EXPECT_EQ(nics.size(), 1u);

@@ -11,7 +11,7 @@
 
 #include "base/endpoint.h"
 #include "tcp_backend/wire.h"
-#include "tcp_pair.h"
+#include "tests/tcp_backend/tcp_pair.h"
 
 namespace troupe::tcp::testing {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tcp_pair.h"
+#include "tests/tcp_backend/tcp_pair.h"
 
 namespace troupe::tcp::testing {
 namespace {

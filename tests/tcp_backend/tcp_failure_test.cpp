@@ -1,7 +1,7 @@
 #include <sys/mman.h>
 
-#include "raw_peer.h"
-#include "tcp_pair.h"
+#include "tests/tcp_backend/raw_peer.h"
+#include "tests/tcp_backend/tcp_pair.h"
 
 namespace troupe::tcp::testing {
 namespace {

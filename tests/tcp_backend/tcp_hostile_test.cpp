@@ -2,8 +2,8 @@
 
 #include <sstream>
 
-#include "raw_peer.h"
-#include "tcp_pair.h"
+#include "tests/tcp_backend/raw_peer.h"
+#include "tests/tcp_backend/tcp_pair.h"
 
 namespace troupe::tcp::testing {
 namespace {

@@ -1,6 +1,6 @@
 #include <sys/mman.h>
 
-#include "tcp_pair.h"
+#include "tests/tcp_backend/tcp_pair.h"
 
 namespace troupe::tcp::testing {
 namespace {

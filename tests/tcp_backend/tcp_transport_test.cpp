@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "tcp_pair.h"
+#include "tests/tcp_backend/tcp_pair.h"
 
 namespace troupe::tcp::testing {
 namespace {

@@ -18,25 +18,37 @@ const NetworkInterface kLoopback = nic("lo", {"127.0.0.1", "::1"});
 
 TEST(AddressScope, KnowsTheRanges) {
     const std::pair<const char*, AddressScope> cases[] = {
-        {"8.8.8.8", AddressScope::GlobalV4},        {"172.32.0.1", AddressScope::GlobalV4},
-        {"2001:db8::1", AddressScope::GlobalV6},    {"10.1.2.3", AddressScope::Private},
-        {"172.16.0.1", AddressScope::Private},      {"172.31.255.255", AddressScope::Private},
-        {"192.168.1.1", AddressScope::Private},     {"100.64.0.1", AddressScope::Private},
-        {"fd00::1", AddressScope::Private},         {"169.254.1.1", AddressScope::LinkLocal},
-        {"fe80::1%eth0", AddressScope::LinkLocal},  {"fe80::1", AddressScope::Unusable},
-        {"fe80::1%", AddressScope::Unusable},       {"127.0.0.1", AddressScope::Loopback},
-        {"127.9.9.9", AddressScope::Loopback},      {"::1", AddressScope::Loopback},
-        {"0.0.0.0", AddressScope::Unusable},        {"::", AddressScope::Unusable},
-        {"224.0.0.1", AddressScope::Unusable},      {"255.255.255.255", AddressScope::Unusable},
-        {"ff02::1", AddressScope::Unusable},        {"node7", AddressScope::Unusable},
-        {"", AddressScope::Unusable},               {"1.2.3", AddressScope::Unusable},
+        {"8.8.8.8", AddressScope::GlobalV4},
+        {"172.32.0.1", AddressScope::GlobalV4},
+        {"2001:db8::1", AddressScope::GlobalV6},
+        {"10.1.2.3", AddressScope::Private},
+        {"172.16.0.1", AddressScope::Private},
+        {"172.31.255.255", AddressScope::Private},
+        {"192.168.1.1", AddressScope::Private},
+        {"100.64.0.1", AddressScope::Private},
+        {"fd00::1", AddressScope::Private},
+        {"169.254.1.1", AddressScope::LinkLocal},
+        {"fe80::1%eth0", AddressScope::LinkLocal},
+        {"fe80::1", AddressScope::Unusable},
+        {"fe80::1%", AddressScope::Unusable},
+        {"127.0.0.1", AddressScope::Loopback},
+        {"127.9.9.9", AddressScope::Loopback},
+        {"::1", AddressScope::Loopback},
+        {"0.0.0.0", AddressScope::Unusable},
+        {"::", AddressScope::Unusable},
+        {"224.0.0.1", AddressScope::Unusable},
+        {"255.255.255.255", AddressScope::Unusable},
+        {"ff02::1", AddressScope::Unusable},
+        {"node7", AddressScope::Unusable},
+        {"", AddressScope::Unusable},
+        {"1.2.3", AddressScope::Unusable},
     };
     for (const auto& [address, scope] : cases) EXPECT_EQ(scopeOf(address), scope) << address;
 }
 
 TEST(AdvertisedAddress, TheWidestScopeComesFirst) {
-    std::vector<NetworkInterface> interfaces = {
-        kLoopback, nic("eth0", {"fe80::1%eth0", "10.0.0.1", "2001:db8::1", "8.8.4.4"})};
+    std::vector<NetworkInterface> interfaces = {kLoopback,
+                                                nic("eth0", {"fe80::1%eth0", "10.0.0.1", "2001:db8::1", "8.8.4.4"})};
     for (const auto* expected : {"8.8.4.4", "2001:db8::1", "10.0.0.1", "fe80::1%eth0"}) {
         EXPECT_EQ(*pickAdvertisedAddress(interfaces, ""), expected);
         std::erase(interfaces[1].addresses, expected);
@@ -66,14 +78,15 @@ TEST(AdvertisedAddress, ALinkLocalAddressWithoutScopeIsNeverChosen) {
 }
 
 TEST(AdvertisedAddress, AmongEqualsTheFastestThenTheFirst) {
-    EXPECT_EQ(*pickAdvertisedAddress({nic("eth0", {"10.0.0.1"}, true, 1000), nic("eth1", {"10.0.0.2"}, true, 100000)},
-                                     ""),
-              "10.0.0.2");
+    EXPECT_EQ(
+        *pickAdvertisedAddress({nic("eth0", {"10.0.0.1"}, true, 1000), nic("eth1", {"10.0.0.2"}, true, 100000)}, ""),
+        "10.0.0.2");
     EXPECT_EQ(*pickAdvertisedAddress({nic("eth0", {"10.0.0.1"}), nic("eth1", {"10.0.0.2"})}, ""), "10.0.0.1");
 }
 
 TEST(AdvertisedAddress, WhatTheUserSaysBeatsTheHeuristics) {
-    const std::vector<NetworkInterface> interfaces = {kLoopback, nic("eth0", {"8.8.8.8"}), nic("docker0", {"172.17.0.1"})};
+    const std::vector<NetworkInterface> interfaces = {kLoopback, nic("eth0", {"8.8.8.8"}),
+                                                      nic("docker0", {"172.17.0.1"})};
     EXPECT_EQ(*pickAdvertisedAddress(interfaces, "docker0"), "172.17.0.1");
     EXPECT_EQ(*pickAdvertisedAddress(interfaces, "lo"), "127.0.0.1");
     EXPECT_EQ(*pickAdvertisedAddress(interfaces, "127.0.0.1"), "127.0.0.1");

@@ -65,8 +65,8 @@ TEST(Topology, OfThisMachineHasANodeAndAnInterface) {
 TEST(PriorityMatrix, PrefersTheNicsOfTheNode) {
     const auto nodes = discoverTopology(kFixtures / "two_nodes").nodes;
     const auto matrix = makePriorityMatrix(nodes, {{"eth0", 0}, {"eth1", 1}, {"eth2", 1}});
-    EXPECT_EQ(matrix, (PriorityMatrix{{"cpu:0", {{"eth0"}, {"eth1", "eth2"}}},
-                                      {"cpu:1", {{"eth1", "eth2"}, {"eth0"}}}}));
+    EXPECT_EQ(matrix,
+              (PriorityMatrix{{"cpu:0", {{"eth0"}, {"eth1", "eth2"}}}, {"cpu:1", {{"eth1", "eth2"}, {"eth0"}}}}));
     EXPECT_EQ(encodePriorityMatrix(matrix),
               R"({"cpu:0":[["eth0"],["eth1","eth2"]],"cpu:1":[["eth1","eth2"],["eth0"]]})");
 }
