@@ -64,8 +64,9 @@ Result<Server> startServer(const DemoOptions& options) {
     const auto line = process->readLine(kServerStart);
     if (!line) return line.status().withContext("the serving process did not start; its message is above");
     const auto answer = nlohmann::json::parse(*line, nullptr, false);
+    // A server that fails prints its error as JSON, over several lines, and says it on stderr too.
     if (!answer.is_object() || !answer.contains("segment") || !answer.contains("length"))
-        return {Code::Internal, "the serving process answered '" + *line + "'"};
+        return {Code::InvalidArgument, "the serving process did not start; its message is above"};
     return Server{std::move(process).value(), answer["segment"].get<std::string>(),
                   answer["length"].get<std::uint64_t>()};
 }

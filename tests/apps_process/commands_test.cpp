@@ -127,7 +127,8 @@ TEST(ConfigCommand, ShowsWhereEachValueCameFrom) {
     const auto outcome = runTroupe({"config", "--print", "--json", "--set", "tcp.lanes=3"}, {"TROUPE_TCP_CRC=true"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     int found = 0;
-    for (const auto& setting : outcome.json()["settings"]) {
+    const auto json = outcome.json();
+    for (const auto& setting : json["settings"]) {
         if (setting["name"] == "tcp.lanes") {
             EXPECT_EQ(setting["value"], "3");
             EXPECT_EQ(setting["origin"], "--set");
