@@ -195,8 +195,8 @@ Result<BatchID> BatchTable::allocate(std::uint32_t capacity, std::uint32_t track
         index = used_.fetch_add(1, std::memory_order_relaxed);
         if (index >= max_batches_) {
             used_.fetch_sub(1, std::memory_order_relaxed);
-            return {Code::CapacityExceeded, std::to_string(max_batches_) +
-                                                " batches are live: free some, or raise max_batches"};
+            return {Code::CapacityExceeded,
+                    std::to_string(max_batches_) + " batches are live: free some, or raise max_batches"};
         }
         auto& chunk = chunks_[index / kChunk];
         if (chunk.load(std::memory_order_acquire) == nullptr) {

@@ -23,11 +23,11 @@ struct Task {
     std::uint16_t retries_left = 0;
 
     // The tracker's own. `tracked` is the only one read before it is known that the submitter is done with the task.
-    bool tracked = false;            ///< From SubmitTasks to its terminal state.
-    std::uint32_t in_flight = 0;     ///< Flights out with workers.
-    std::uint64_t workers = 0;       ///< Bit i: a flight went to worker i (63: or above).
-    std::uint64_t confirmed = 0;     ///< Bytes reported done.
-    Code doomed = Code::Ok;          ///< Not Ok: ends with `error` once nothing is in flight.
+    bool tracked = false;         ///< From SubmitTasks to its terminal state.
+    std::uint32_t in_flight = 0;  ///< Flights out with workers.
+    std::uint64_t workers = 0;    ///< Bit i: a flight went to worker i (63: or above).
+    std::uint64_t confirmed = 0;  ///< Bytes reported done.
+    Code doomed = Code::Ok;       ///< Not Ok: ends with `error` once nothing is in flight.
 
     // Published by the tracker, read by any thread. `error` and `quiesced` are written before `state` is released.
     Status error;
@@ -85,8 +85,8 @@ class Batch {
     struct Active {
         Batch* next = nullptr;
         Batch* previous = nullptr;
-        std::uint32_t running = 0;       ///< Tasks the tracker has that are not terminal; 0: not in the list.
-        TimePoint earliest = kForever;   ///< No task's deadline is before this.
+        std::uint32_t running = 0;      ///< Tasks the tracker has that are not terminal; 0: not in the list.
+        TimePoint earliest = kForever;  ///< No task's deadline is before this.
     };
     Active active;
 
@@ -158,9 +158,10 @@ class BatchTable {
 
     const std::uint32_t max_batches_;
     std::atomic<std::uint32_t> live_{0};
-    std::atomic<std::uint32_t> used_{0};                ///< Slots ever used.
-    std::atomic<std::uint64_t> free_head_{UINT32_MAX};  ///< Tag in the upper half, index in the lower; UINT32_MAX: empty.
-    std::unique_ptr<std::atomic<Batch*>[]> chunks_;     ///< Arrays of kChunk, made on first use, owned.
+    std::atomic<std::uint32_t> used_{0};  ///< Slots ever used.
+    std::atomic<std::uint64_t> free_head_{
+        UINT32_MAX};                                 ///< Tag in the upper half, index in the lower; UINT32_MAX: empty.
+    std::unique_ptr<std::atomic<Batch*>[]> chunks_;  ///< Arrays of kChunk, made on first use, owned.
 };
 
 }  // namespace troupe

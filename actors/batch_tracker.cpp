@@ -1,8 +1,8 @@
 #include "actors/batch_tracker.h"
 
-#include <caf/behavior.hpp>
-
 #include <utility>
+
+#include <caf/behavior.hpp>
 
 #include "messages/control_plane.h"
 

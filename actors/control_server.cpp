@@ -1,12 +1,12 @@
 #include "actors/control_server.h"
 
-#include <caf/behavior.hpp>
-
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <utility>
+
+#include <caf/behavior.hpp>
 
 #include "base/endpoint.h"
 #include "control/control_messages.h"
@@ -62,7 +62,8 @@ void ControlServer::acceptAll() {
         if (!fd) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
                 // The listener stays readable; without a rest the loop would spin on it.
-                log_->warn("control port: cannot accept, {}", errnoStatus(Code::ResourceExhausted, "accept", errno).message());
+                log_->warn("control port: cannot accept, {}",
+                           errnoStatus(Code::ResourceExhausted, "accept", errno).message());
                 loop().unwatch(listener_.get());
                 accept_timer_ = loop().runAt(loop().now() + kAcceptPause, [this] {
                     loop().watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { acceptAll(); });
@@ -109,8 +110,7 @@ void ControlServer::dropSilent() {
         if (client->greeted && now - client->channel->lastReceived() > 2 * settings_.keepalive_timeout)
             client->channel->close(Status(Code::Timeout, "the peer is silent"));
     silence_timer_ = 0;
-    if (!clients_.empty())
-        silence_timer_ = loop().runAt(now + settings_.keepalive_timeout, [this] { dropSilent(); });
+    if (!clients_.empty()) silence_timer_ = loop().runAt(now + settings_.keepalive_timeout, [this] { dropSilent(); });
 }
 
 void ControlServer::refuse(Client& client, const Status& why) {
@@ -133,8 +133,7 @@ void ControlServer::onFrame(const ClientPtr& client, ControlFrame frame) {
         }
         case ControlType::DescriptorRequest: return describe(client, frame);
         case ControlType::Goodbye: return client->channel->close(Status(Code::ConnectionLost, "the peer said goodbye"));
-        default:
-            return refuse(*client, Status(Code::ProtocolError, controlTypeName(frame.type) + " is not a request"));
+        default: return refuse(*client, Status(Code::ProtocolError, controlTypeName(frame.type) + " is not a request"));
     }
 }
 
@@ -158,15 +157,16 @@ void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame)
         return refuse(*client, Status(Code::CapacityExceeded, "a descriptor request before the last was answered"));
     client->describing = true;
     const std::weak_ptr<Client> weak = client;
-    send(directory_, DescribeLocal{request->known_version, [this, weak](std::shared_ptr<const std::string> json,
-                                                                       std::uint64_t) {
-        const auto self = weak.lock();
-        if (!self) return;
-        self->describing = false;
-        auto encoded = Descriptor{json ? *json : std::string()}.encode(settings_.max_descriptor_bytes);
-        if (!encoded) return refuse(*self, encoded.status());
-        static_cast<void>(self->channel->send(std::move(*encoded)));
-    }});
+    send(directory_,
+         DescribeLocal{request->known_version, [this, weak](std::shared_ptr<const std::string> json, std::uint64_t) {
+                           const auto self = weak.lock();
+                           if (!self) return;
+                           self->describing = false;
+                           auto encoded =
+                               Descriptor{json ? *json : std::string()}.encode(settings_.max_descriptor_bytes);
+                           if (!encoded) return refuse(*self, encoded.status());
+                           static_cast<void>(self->channel->send(std::move(*encoded)));
+                       }});
 }
 
 }  // namespace troupe

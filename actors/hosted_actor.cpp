@@ -1,9 +1,9 @@
 #include "actors/hosted_actor.h"
 
+#include <exception>
+
 #include <caf/exit_reason.hpp>
 #include <caf/sec.hpp>
-
-#include <exception>
 
 namespace troupe {
 

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <utility>
+
 #include <caf/actor_config.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
-
-#include <utility>
 
 #include "actors/loop.h"
 #include "base/log.h"

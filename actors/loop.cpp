@@ -1,9 +1,5 @@
 #include "actors/loop.h"
 
-#include <caf/actor_system.hpp>
-#include <caf/logger.hpp>
-#include <caf/scheduler/abstract_coordinator.hpp>
-
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -14,6 +10,10 @@
 #include <cerrno>
 #include <csignal>
 #include <system_error>
+
+#include <caf/actor_system.hpp>
+#include <caf/logger.hpp>
+#include <caf/scheduler/abstract_coordinator.hpp>
 
 #include "actors/hosted_actor.h"
 #include "base/endpoint.h"
@@ -99,9 +99,8 @@ Status Loop::start() {
     driver_bell_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!epoll_ || !bell_ || !grace_timer_ || !driver_epoll_ || !driver_bell_)
         return errnoStatus(Code::ResourceExhausted, "create the descriptors of loop " + options_.name, errno);
-    const std::pair<int, int> always[] = {{epoll_.get(), bell_.get()},
-                                          {epoll_.get(), grace_timer_.get()},
-                                          {driver_epoll_.get(), driver_bell_.get()}};
+    const std::pair<int, int> always[] = {
+        {epoll_.get(), bell_.get()}, {epoll_.get(), grace_timer_.get()}, {driver_epoll_.get(), driver_bell_.get()}};
     for (const auto& [set, fd] : always) {
         epoll_event event{};
         event.events = EPOLLIN;

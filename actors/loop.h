@@ -1,7 +1,5 @@
 #pragma once
 
-#include <caf/execution_unit.hpp>
-
 #include <atomic>
 #include <functional>
 #include <map>
@@ -11,6 +9,8 @@
 #include <thread>
 #include <unordered_map>
 #include <vector>
+
+#include <caf/execution_unit.hpp>
 
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -39,22 +39,23 @@ class Pollable {
 /// the *turn* and run the loop itself until its own condition holds: no wake-up, no hand-over of completions. The
 /// turn is a mutex; everything the loop hosts is touched only by its holder, so one owner stays one owner.
 ///
-/// A driver with nothing to do sleeps in place, in an epoll set of its own, and keeps the turn until its condition holds.
+/// A driver with nothing to do sleeps in place, in an epoll set of its own, and keeps the turn until its condition
+/// holds.
 ///
-/// With no driver, sleep has two forms. Armed: the Nics' descriptors are in the loop's epoll set and its thread wakes by itself.
-/// Standby: a caller drove the loop a moment ago and is likely to come back, so the descriptors are out of the set
-/// and a timer (`drive_grace`) brings the loop's thread back if nobody does; this spares two epoll_ctl calls and a
-/// wake-up per transfer when a caller submits and waits in turn.
+/// With no driver, sleep has two forms. Armed: the Nics' descriptors are in the loop's epoll set and its thread wakes
+/// by itself. Standby: a caller drove the loop a moment ago and is likely to come back, so the descriptors are out of
+/// the set and a timer (`drive_grace`) brings the loop's thread back if nobody does; this spares two epoll_ctl calls
+/// and a wake-up per transfer when a caller submits and waits in turn.
 ///
 /// CAF: hosted actors (HostedActor) run only here. An actor of the host program that a hosted actor writes to is
 /// given to CAF's own scheduler, never run on this loop.
 class Loop final : public Reactor {
   public:
     struct Options {
-        std::string name;           ///< Thread name, at most 15 characters.
-        Duration spin{};            ///< Longest busy wait before sleep; the loop adapts below it.
-        bool drivable = false;      ///< Callers may take the turn.
-        Duration drive_grace{};     ///< See Standby above.
+        std::string name;        ///< Thread name, at most 15 characters.
+        Duration spin{};         ///< Longest busy wait before sleep; the loop adapts below it.
+        bool drivable = false;   ///< Callers may take the turn.
+        Duration drive_grace{};  ///< See Standby above.
     };
 
     Loop(caf::actor_system& system, Options options);
@@ -84,8 +85,8 @@ class Loop final : public Reactor {
 
     enum class Drive { Done, TimedOut, Busy };
 
-    /// Runs the loop in the calling thread until `done()` holds or `timeout` passes; blocks while there is nothing to do.
-    /// Busy, within `spin`: somebody else runs the loop, and takes care of the work.
+    /// Runs the loop in the calling thread until `done()` holds or `timeout` passes; blocks while there is nothing to
+    /// do. Busy, within `spin`: somebody else runs the loop, and takes care of the work.
     template <class Done>
     Drive driveUntil(Done&& done, std::chrono::microseconds timeout);
 
@@ -107,7 +108,8 @@ class Loop final : public Reactor {
     void noteWait() {
         // Once learned it holds until a grace ends without a driver.
         if (!options_.drivable || waits_follow_.load(std::memory_order_relaxed)) return;
-        const Duration since = Clock::now().time_since_epoch() - Duration(last_deliver_.load(std::memory_order_relaxed));
+        const Duration since =
+            Clock::now().time_since_epoch() - Duration(last_deliver_.load(std::memory_order_relaxed));
         waits_follow_.store(since < kWaitFollows, std::memory_order_relaxed);
     }
 
@@ -183,9 +185,7 @@ class Loop final : public Reactor {
         QuietScope();
         ~QuietScope();
     };
-    void noteDeliver(TimePoint now) {
-        last_deliver_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-    }
+    void noteDeliver(TimePoint now) { last_deliver_.store(now.time_since_epoch().count(), std::memory_order_relaxed); }
     bool tryTakeTurn();
     void giveTurnBack();
     void releaseTurnAfterDriving();
@@ -224,16 +224,16 @@ class Loop final : public Reactor {
     std::map<std::pair<TimePoint, TimerId>, std::function<void()>> timers_;
     std::unordered_map<TimerId, TimePoint> timer_times_;
     TimerId next_timer_ = 1;
-    bool interest_on_ = false;      ///< The Nics' descriptors are in the epoll set.
-    bool driver_expected_ = false;  ///< The last drivers came back within the grace.
+    bool interest_on_ = false;        ///< The Nics' descriptors are in the epoll set.
+    bool driver_expected_ = false;    ///< The last drivers came back within the grace.
     bool driver_had_logger_ = false;  ///< The system's logger was the driving thread's; see tryTakeTurn.
-    TimePoint grace_ends_{};        ///< When the grace timer is set to fire.
-    TimePoint thread_wakes_{};      ///< When the loop's thread returns from its sleep by itself.
+    TimePoint grace_ends_{};          ///< When the grace timer is set to fire.
+    TimePoint thread_wakes_{};        ///< When the loop's thread returns from its sleep by itself.
     TimePoint last_drive_{};
     TimePoint iterated_at_{};
-    Duration spin_now_{};           ///< Current adaptive spin, at most options_.spin.
+    Duration spin_now_{};  ///< Current adaptive spin, at most options_.spin.
 
-    UniqueFd epoll_;         ///< Where the loop's thread sleeps.
+    UniqueFd epoll_;  ///< Where the loop's thread sleeps.
     UniqueFd bell_;
     UniqueFd driver_epoll_;  ///< Where a driver sleeps.
     UniqueFd driver_bell_;
@@ -245,7 +245,8 @@ template <class Done>
 Loop::Drive Loop::driveUntil(Done&& done, std::chrono::microseconds timeout) {
     if (!options_.drivable || onTurn()) return Drive::Busy;
     wanted_.fetch_add(1, std::memory_order_relaxed);
-    // The loop's thread lets go at the end of its iteration; beyond the spin bound it is cheaper to sleep than to compete.
+    // The loop's thread lets go at the end of its iteration; beyond the spin bound it is cheaper to sleep than to
+    // compete.
     constexpr int kTriesPerLook = 32;
     bool have = tryTakeTurn();
     for (const TimePoint until = have ? TimePoint{} : Clock::now() + options_.spin; !have && !done();) {

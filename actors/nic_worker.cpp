@@ -1,8 +1,8 @@
 #include "actors/nic_worker.h"
 
-#include <caf/behavior.hpp>
-
 #include <utility>
+
+#include <caf/behavior.hpp>
 
 namespace troupe {
 

@@ -1,10 +1,10 @@
 #include "actors/peer_monitor.h"
 
-#include <caf/behavior.hpp>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include <caf/behavior.hpp>
 
 namespace troupe {
 
@@ -121,8 +121,7 @@ void PeerMonitor::onFrame(const ControlFrame& frame) {
             const auto error = ErrorReply::decode(frame);
             return channel_->close(error ? error->toStatus(channel_->peer()) : error.status());
         }
-        case ControlType::Goodbye:
-            return channel_->close(Status(Code::PeerDown, channel_->peer() + " said goodbye"));
+        case ControlType::Goodbye: return channel_->close(Status(Code::PeerDown, channel_->peer() + " said goodbye"));
         default:
             return channel_->close(
                 Status(Code::ProtocolError, channel_->peer() + " sent an unexpected " + controlTypeName(frame.type)));
@@ -159,7 +158,8 @@ void PeerMonitor::requestDescriptor() {
 }
 
 void PeerMonitor::onDescriptor(ControlFrame frame) {
-    if (!fetching_) return channel_->close(Status(Code::ProtocolError, channel_->peer() + " sent an unasked descriptor"));
+    if (!fetching_)
+        return channel_->close(Status(Code::ProtocolError, channel_->peer() + " sent an unasked descriptor"));
     fetching_ = false;
     auto message = Descriptor::decode(std::move(frame));
     if (!message) return channel_->close(message.status());

@@ -68,11 +68,11 @@ class PeerMonitor final : public HostedActor {
     std::unique_ptr<ControlChannel> channel_;
     std::string host_;  ///< Numeric, of the current connection.
     PeerState state_ = PeerState::Unknown;
-    Incarnation answering_;   ///< Who answered the last handshake.
+    Incarnation answering_;  ///< Who answered the last handshake.
     std::string peer_name_;
     std::shared_ptr<const SegmentDesc> desc_;  ///< Last one fetched.
     bool fetching_ = false;
-    bool fetch_again_ = false;  ///< Asked for while one was on its way.
+    bool fetch_again_ = false;    ///< Asked for while one was on its way.
     std::uint32_t failures_ = 0;  ///< In a row.
     std::uint64_t next_seq_ = 1;
     std::vector<PendingPing> pings_;

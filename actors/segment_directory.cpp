@@ -1,11 +1,11 @@
 #include "actors/segment_directory.h"
 
-#include <caf/behavior.hpp>
-#include <caf/system_messages.hpp>
-
 #include <algorithm>
 #include <ctime>
 #include <utility>
+
+#include <caf/behavior.hpp>
+#include <caf/system_messages.hpp>
 
 #include "actors/peer_monitor.h"
 
@@ -107,7 +107,8 @@ void SegmentDirectory::open(const OpenSegment& request) {
                                   Entry* self = find(index);
                                   if (!status || self == nullptr) return reply(status);
                                   // It may be this very process under another spelling of its address.
-                                  if (self->peer->desc->incarnation == local_.incarnation) return reply(kLocalSegmentID);
+                                  if (self->peer->desc->incarnation == local_.incarnation)
+                                      return reply(kLocalSegmentID);
                                   ++self->opens;
                                   reply(self->id);
                               }});
@@ -120,8 +121,8 @@ void SegmentDirectory::begin(Entry& entry) {
     const auto endpoint = Endpoint::parse(entry.name);
     const Status bad = !endpoint ? endpoint.status()
                        : endpoint->port == 0
-                           ? Status(Code::InvalidArgument, "with p2p metadata a segment is named host:port; '" +
-                                                               entry.name + "' has no port")
+                           ? Status(Code::InvalidArgument,
+                                    "with p2p metadata a segment is named host:port; '" + entry.name + "' has no port")
                            : Status::ok();
     if (!bad) {
         const std::uint32_t index = entry.index;
@@ -290,7 +291,8 @@ void SegmentDirectory::described(const PeerDescribed& event) {
     if (entry == nullptr) return;
     if (store_ && !event.name.empty() && event.name != entry->name) {
         // Two names, one endpoint: the record is of somebody else.
-        const Status other(Code::StaleIncarnation, "the owner of '" + entry->name + "' calls itself '" + event.name + "'");
+        const Status other(Code::StaleIncarnation,
+                           "the owner of '" + entry->name + "' calls itself '" + event.name + "'");
         answer(entry->opening, other);
         answer(entry->syncing, other);
         return removeUnused(event.index);
@@ -339,8 +341,7 @@ void SegmentDirectory::suspect(const SuspectPeer& event) {
 }
 
 void SegmentDirectory::announce(const Entry& entry, PeerState state, const Status& cause) {
-    for (const caf::actor& listener : subscribers_)
-        send(listener, PeerEvent{entry.name, entry.id, state, cause});
+    for (const caf::actor& listener : subscribers_) send(listener, PeerEvent{entry.name, entry.id, state, cause});
 }
 
 // --- routes ------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class SegmentDirectory final : public HostedActor {
         std::string name;
         Incarnation incarnation;
         std::string boot_id;
-        Endpoint control;       ///< Advertised, numeric host.
+        Endpoint control;  ///< Advertised, numeric host.
         PriorityMatrix matrix;
     };
 
@@ -55,7 +55,7 @@ class SegmentDirectory final : public HostedActor {
         SegmentID id = kInvalidSegmentID;
         std::uint32_t opens = 0;  ///< Successful openSegment calls not yet closed.
         caf::actor monitor;
-        Incarnation expect;       ///< What the store said; null with p2p.
+        Incarnation expect;                ///< What the store said; null with p2p.
         std::shared_ptr<const Peer> peer;  ///< Null until described.
         PeerState state = PeerState::Unknown;
         std::vector<Waiter> opening;

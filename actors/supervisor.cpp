@@ -1,14 +1,14 @@
 #include "actors/supervisor.h"
 
-#include <caf/behavior.hpp>
-#include <caf/exit_reason.hpp>
-#include <caf/system_messages.hpp>
-
 #include <fcntl.h>
 
 #include <algorithm>
 #include <memory>
 #include <utility>
+
+#include <caf/behavior.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/system_messages.hpp>
 
 #include "actors/batch_tracker.h"
 #include "actors/nic_worker.h"
@@ -138,8 +138,8 @@ void Supervisor::afterTrackers(std::function<void()> reached) {
     const auto barrier = std::make_shared<Countdown>(1 + trackers_.size(), std::move(reached));
     for (const caf::actor& tracker : trackers_)
         send(tracker, AwaitSourceIdle{ByteRange{}, kForever, [barrier, home = &loop()](const std::vector<BatchID>&) {
-                          home->post([barrier] { barrier->part(); });
-                      }});
+                                          home->post([barrier] { barrier->part(); });
+                                      }});
     barrier->part();
 }
 
@@ -175,22 +175,23 @@ void Supervisor::quiesce(const QuiesceRange& request) {
     // Trackers answer on their own loops; what they say is put together here. `self` keeps this actor's memory.
     const caf::strong_actor_ptr self(ctrl());
     for (const caf::actor& tracker : trackers_) {
-        send(tracker, AwaitSourceIdle{request.range, request.deadline, [this, self, gather, request, home = &loop()](
-                                                                           const std::vector<BatchID>& users) {
-            home->post([this, self, gather, request, users] {
-                gather->users.insert(gather->users.end(), users.begin(), users.end());
-                if (--gather->left != 0) return;
-                if (gather->users.empty())
-                    quiescePeers(request);
-                else
-                    request.reply(gather->users);
-            });
-        }});
+        send(tracker, AwaitSourceIdle{request.range, request.deadline,
+                                      [this, self, gather, request, home = &loop()](const std::vector<BatchID>& users) {
+                                          home->post([this, self, gather, request, users] {
+                                              gather->users.insert(gather->users.end(), users.begin(), users.end());
+                                              if (--gather->left != 0) return;
+                                              if (gather->users.empty())
+                                                  quiescePeers(request);
+                                              else
+                                                  request.reply(gather->users);
+                                          });
+                                      }});
     }
 }
 
 void Supervisor::quiescePeers(const QuiesceRange& request) {
-    const auto left = std::make_shared<Countdown>(1 + workers_.size(), [reply = request.reply] { reply(std::vector<BatchID>()); });
+    const auto left =
+        std::make_shared<Countdown>(1 + workers_.size(), [reply = request.reply] { reply(std::vector<BatchID>()); });
     for (const caf::actor& worker : workers_) {
         if (!worker) {
             left->part();
@@ -211,9 +212,10 @@ void Supervisor::shutDown(const Shutdown& request) {
     const auto idle = std::make_shared<Countdown>(trackers_.size(), [this, self] { endActors(); });
     for (const caf::actor& tracker : trackers_) {
         send(tracker, EndAll{Status(Code::Canceled, "the engine ends")});
-        send(tracker, AwaitSourceIdle{kEverything, request.deadline, [idle, home = &loop()](const std::vector<BatchID>&) {
-                          home->post([idle] { idle->part(); });
-                      }});
+        send(tracker,
+             AwaitSourceIdle{kEverything, request.deadline, [idle, home = &loop()](const std::vector<BatchID>&) {
+                                 home->post([idle] { idle->part(); });
+                             }});
     }
     // A tracker that is gone answers nothing.
     drain_timer_ = loop().runAt(request.deadline, [this] { endActors(); });

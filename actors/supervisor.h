@@ -31,8 +31,8 @@ class Supervisor final : public HostedActor {
         const BatchTable* batches = nullptr;
         SegmentBoard* board = nullptr;
         const Config* settings = nullptr;
-        std::function<void()> on_ended;              ///< When all actors are gone, this one last.
-        std::function<void(const Status&)> on_fatal; ///< A data-plane actor ended by a defect.
+        std::function<void()> on_ended;               ///< When all actors are gone, this one last.
+        std::function<void(const Status&)> on_fatal;  ///< A data-plane actor ended by a defect.
     };
 
     Supervisor(caf::actor_config& config, Loop& loop, Plan plan, Logger log);
@@ -49,7 +49,6 @@ class Supervisor final : public HostedActor {
     void on_exit() override;
 
   private:
-
     void startControlServer();
     void install(const InstallTransport& request);
     void uninstall(const UninstallTransport& request);

@@ -138,7 +138,8 @@ void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
     const auto plain = [](const Run& r) {
         return r.merge && r.offset == 0 && r.limit == UINT64_MAX && r.worker == kAnyWorker;
     };
-    // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its end.
+    // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its
+    // end.
     const bool extends = !pending.empty() && pending.back().batch == run.batch && pending.back().end == run.next &&
                          plain(run) && pending.back().merge && pending.back().limit == UINT64_MAX &&
                          pending.back().worker == kAnyWorker;

@@ -56,12 +56,13 @@ class TrackerLogic {
     };
     struct Path {
         std::uint32_t worker = 0;
-        std::uint64_t bytes = 0;     ///< In flight.
-        std::uint32_t flights = 0;   ///< In flight.
-        Train train;                 ///< Being filled during flush.
+        std::uint64_t bytes = 0;    ///< In flight.
+        std::uint32_t flights = 0;  ///< In flight.
+        Train train;                ///< Being filled during flush.
     };
     static constexpr std::uint32_t kAnyWorker = UINT32_MAX;
-    /// Tasks [next, end) of a batch for one peer, of which `next` starts at `offset`. A single task may stop at `limit`.
+    /// Tasks [next, end) of a batch for one peer, of which `next` starts at `offset`. A single task may stop at
+    /// `limit`.
     struct Run {
         Batch* batch = nullptr;
         std::uint32_t next = 0;
@@ -116,9 +117,9 @@ class TrackerLogic {
     TrackerOutput& output_;
 
     std::vector<Worker> workers_;
-    std::vector<PeerState> peers_;       ///< By peer index.
-    std::vector<std::uint32_t> dirty_;   ///< Peers that flush must look at.
-    Batch* active_ = nullptr;            ///< Intrusive list of batches with running tasks.
+    std::vector<PeerState> peers_;      ///< By peer index.
+    std::vector<std::uint32_t> dirty_;  ///< Peers that flush must look at.
+    Batch* active_ = nullptr;           ///< Intrusive list of batches with running tasks.
     std::vector<Reset> resets_;
     std::vector<AwaitSourceIdle> waits_;
     TimePoint wake_at_ = kForever;

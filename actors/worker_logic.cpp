@@ -79,7 +79,8 @@ void WorkerLogic::onTrain(const Train& train) {
     const std::size_t taken = entry.backlog.empty() ? nic_->post(*entry.path, scratch_) : 0;
     if (taken < scratch_.size()) {
         if (entry.backlog.empty()) backlogged_.push_back(train.peer);
-        entry.backlog.insert(entry.backlog.end(), scratch_.begin() + static_cast<std::ptrdiff_t>(taken), scratch_.end());
+        entry.backlog.insert(entry.backlog.end(), scratch_.begin() + static_cast<std::ptrdiff_t>(taken),
+                             scratch_.end());
     }
 }
 

@@ -70,7 +70,7 @@ class WorkerLogic {
     const std::uint32_t index_;
     std::unique_ptr<Nic> nic_;
     WorkerOutput& output_;
-    std::vector<PeerPath> peers_;  ///< By peer index.
+    std::vector<PeerPath> peers_;            ///< By peer index.
     std::vector<std::uint32_t> backlogged_;  ///< Peers whose backlog is not empty.
 
     // Flights by cookie: a slab with a free list, so that a completion finds its flight in one load.

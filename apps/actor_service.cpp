@@ -6,15 +6,6 @@
 //     troupe_actor_service                       # a second engine in this program is the peer
 //     troupe_actor_service --segment HOST:PORT   # a segment served elsewhere, e.g. by `troupe serve`
 
-#include <CLI/CLI.hpp>
-
-#include <caf/actor_system.hpp>
-#include <caf/actor_system_config.hpp>
-#include <caf/event_based_actor.hpp>
-#include <caf/exit_reason.hpp>
-#include <caf/scoped_actor.hpp>
-#include <caf/stateful_actor.hpp>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,6 +14,14 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/stateful_actor.hpp>
 
 #include "apps/support/arguments.h"
 #include "apps/support/mapped_memory.h"
@@ -121,7 +120,8 @@ struct ClientState {
     ClientDone result;
 };
 
-void fetchNext(caf::stateful_actor<ClientState>* self, const caf::actor& cache, const caf::actor& parent, unsigned group) {
+void fetchNext(caf::stateful_actor<ClientState>* self, const caf::actor& cache, const caf::actor& parent,
+               unsigned group) {
     ClientState& state = self->state;
     if (state.left == 0 || !state.result.status) {
         self->send(parent, state.result);
@@ -276,7 +276,9 @@ int main(int argc, char** argv) {
     CLI::App app("Prefetches blocks from a segment with actors of its own, through the engine's actor.");
     app.add_option("--segment", options.segment, "segment to read from; without it this program serves one");
     troupe::apps::addBytes(app, "--block_size", options.block_bytes, "bytes per block");
-    app.add_option("--blocks", options.blocks, "blocks that each client fetches")->check(CLI::Range(1u, 1u << 30))->capture_default_str();
+    app.add_option("--blocks", options.blocks, "blocks that each client fetches")
+        ->check(CLI::Range(1u, 1u << 30))
+        ->capture_default_str();
     app.add_option("--clients", options.clients, "client actors")->check(CLI::Range(1u, 1024u))->capture_default_str();
     app.add_option("--group", options.group, "blocks per request")->check(CLI::Range(1u, 1024u))->capture_default_str();
     CLI11_PARSE(app, argc, argv);

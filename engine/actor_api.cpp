@@ -1,12 +1,5 @@
 #include "engine/actor_api.h"
 
-#include <caf/atom.hpp>
-#include <caf/behavior.hpp>
-#include <caf/exit_reason.hpp>
-#include <caf/result.hpp>
-#include <caf/spawn_options.hpp>
-#include <caf/typed_response_promise.hpp>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -16,6 +9,13 @@
 #include <thread>
 #include <unordered_map>
 #include <utility>
+
+#include <caf/atom.hpp>
+#include <caf/behavior.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/result.hpp>
+#include <caf/spawn_options.hpp>
+#include <caf/typed_response_promise.hpp>
 
 #include "actors/hosted_actor.h"
 #include "engine/engine_core.h"
@@ -210,8 +210,8 @@ class EngineActorImpl final : public HostedActor {
 
 ActorApi::ActorApi(TransferEngine& engine, EngineCore& core)
     : engine_(engine), open_timeout_(core.settings().open_timeout), calls_(std::make_unique<CallThread>()) {
-    const auto actor = spawnHosted<EngineActorImpl>(*core.control_loop, engine, *this, *calls_, core.directory,
-                                                    core.options.log);
+    const auto actor =
+        spawnHosted<EngineActorImpl>(*core.control_loop, engine, *this, *calls_, core.directory, core.options.log);
     actor_ = caf::actor_cast<EngineActor>(caf::actor_cast<caf::strong_actor_ptr>(actor));
 }
 

@@ -1,17 +1,17 @@
 #pragma once
 
-#include <caf/actor.hpp>
-#include <caf/allowed_unsafe_message_type.hpp>
-#include <caf/error.hpp>
-#include <caf/replies_to.hpp>
-#include <caf/typed_actor.hpp>
-
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <caf/actor.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <caf/error.hpp>
+#include <caf/replies_to.hpp>
+#include <caf/typed_actor.hpp>
 
 #include "messages/control_plane.h"
 #include "messages/transfer_types.h"
@@ -66,8 +66,7 @@ struct SubscribeEvents {
 using EngineActor = caf::typed_actor<caf::replies_to<SubmitTransfers>::with<TransferReport>,
                                      caf::replies_to<OpenSegmentByName>::with<SegmentOpened>,
                                      caf::replies_to<RegisterMemory>::with<void>,
-                                     caf::replies_to<UnregisterMemory>::with<void>,
-                                     caf::reacts_to<SubscribeEvents>>;
+                                     caf::replies_to<UnregisterMemory>::with<void>, caf::reacts_to<SubscribeEvents>>;
 
 /// A Status as CAF's error: category "troupe", the Code as its number, the message as its context.
 caf::error toCafError(const Status& status);

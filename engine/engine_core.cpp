@@ -1,8 +1,8 @@
 #include "engine/engine_core.h"
 
-#include <caf/atom.hpp>
-
 #include <utility>
+
+#include <caf/atom.hpp>
 
 namespace troupe {
 

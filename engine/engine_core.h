@@ -1,9 +1,5 @@
 #pragma once
 
-#include <caf/actor.hpp>
-#include <caf/actor_system.hpp>
-#include <caf/actor_system_config.hpp>
-
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -14,6 +10,10 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <caf/actor.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
 
 #include "actors/batch.h"
 #include "actors/loop.h"
@@ -38,8 +38,8 @@ class EngineCore {
     /// NotInitialised unless the engine runs; Internal after a defect ended its data plane.
     Status usable() const;
 
-    /// Asks an actor and waits: `build(reply)` makes the message. Answer is Status or a Result. Canceled when the engine
-    /// ends meanwhile. InvalidArgument on a loop's turn, where waiting would stop the engine.
+    /// Asks an actor and waits: `build(reply)` makes the message. Answer is Status or a Result. Canceled when the
+    /// engine ends meanwhile. InvalidArgument on a loop's turn, where waiting would stop the engine.
     template <class Answer, class Build>
     Answer ask(const caf::actor& actor, Build&& build);
 

@@ -33,8 +33,7 @@ bool isP2p(const std::string& metadata_conn) { return metadata_conn == "p2p" || 
 Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const EngineOptions& options) {
     if (isP2p(conn)) return std::unique_ptr<MetadataStore>();
     if (conn.rfind("inproc://", 0) == 0) {
-        if (!options.inproc_store)
-            return {Code::InvalidArgument, "'" + conn + "' needs EngineOptions::inproc_store"};
+        if (!options.inproc_store) return {Code::InvalidArgument, "'" + conn + "' needs EngineOptions::inproc_store"};
         return options.inproc_store();
     }
     return {Code::InvalidArgument,
@@ -70,16 +69,19 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     if (core.life.load() != EngineCore::Life::New)
         return Status(Code::AlreadyExists, "init was called before; make another engine");
     if (local_server_name.size() > kMaxSegmentName)
-        return Status(Code::InvalidArgument, "local_server_name has more than " + std::to_string(kMaxSegmentName) + " bytes");
+        return Status(Code::InvalidArgument,
+                      "local_server_name has more than " + std::to_string(kMaxSegmentName) + " bytes");
     auto store = makeStore(metadata_conn, core.options);
     if (!store) return store.status();
     if (!isP2p(metadata_conn) && local_server_name.empty())
-        return Status(Code::InvalidArgument, "with a metadata store the segment needs a name: local_server_name is empty");
+        return Status(Code::InvalidArgument,
+                      "with a metadata store the segment needs a name: local_server_name is empty");
 
     const auto host = chooseHost(ip_or_host, local_server_name);
     if (!host) return host.status();
     std::uint16_t port = rpc_port;
-    if (const auto named = Endpoint::parse(local_server_name); port == 0 && isP2p(metadata_conn) && named) port = named->port;
+    if (const auto named = Endpoint::parse(local_server_name); port == 0 && isP2p(metadata_conn) && named)
+        port = named->port;
     const auto address = SocketAddress::fromNumeric(*host, port);
     if (!address) return address.status();
     auto listener = listenOn(*address);
@@ -211,8 +213,12 @@ Result<Transport*> TransferEngine::installTransport(const std::string& proto, vo
     auto made = makeTransport(proto);
     if (!made) return made.status();
     const std::shared_ptr<Transport> transport = std::move(made->transport);
-    const TransportContext context{core.settings(), core.regions,      core.incarnation, core.local.control.host,
-                                   static_cast<unsigned>(core.data_loops.size()), core.options.log};
+    const TransportContext context{core.settings(),
+                                   core.regions,
+                                   core.incarnation,
+                                   core.local.control.host,
+                                   static_cast<unsigned>(core.data_loops.size()),
+                                   core.options.log};
     if (const Status installed = transport->install(context); !installed)
         return installed.withContext("transport '" + proto + "'");
 
@@ -246,12 +252,12 @@ Status TransferEngine::uninstallTransport(const std::string& proto) {
     const std::unique_lock lock(core.transports_mutex);
     const auto found = std::find_if(core.transports.begin(), core.transports.end(),
                                     [&](const auto& installed) { return installed.transport->name() == proto; });
-    if (found == core.transports.end())
-        return Status(Code::NotFound, "transport '" + proto + "' is not installed");
+    if (found == core.transports.end()) return Status(Code::NotFound, "transport '" + proto + "' is not installed");
     if (core.batches->anyRunning())
         return Status(Code::BatchBusy, "transport '" + proto + "' may be in use: batches are running");
-    const auto done = core.ask<Status>(
-        core.supervisor, [&](auto reply) { return UninstallTransport{proto, std::move(reply)}; });
+    const auto done = core.ask<Status>(core.supervisor, [&](auto reply) {
+        return UninstallTransport{proto, std::move(reply)};
+    });
     if (!done) return done;
     for (const Region& region : core.regions.regions().load()->all()) found->transport->unregisterMemory(region);
     core.transports.erase(found);

@@ -14,8 +14,8 @@ Status staleBatch(BatchID batch) {
 
 /// Checks one request against what the caller's thread can know. `regions` is the snapshot, `hint` the region that
 /// served the request before: neighbours usually share it.
-Status checkRequest(const TransferRequest& request, std::size_t index, const EngineCore& core,
-                    const RegionMap& regions, const Region*& hint) {
+Status checkRequest(const TransferRequest& request, std::size_t index, const EngineCore& core, const RegionMap& regions,
+                    const Region*& hint) {
     const auto fail = [index](Code code, const std::string& message) {
         return Status(code, "request " + std::to_string(index) + ": " + message);
     };

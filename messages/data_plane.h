@@ -1,13 +1,13 @@
 #pragma once
 
-#include <caf/actor.hpp>
-#include <caf/allowed_unsafe_message_type.hpp>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <caf/actor.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
 
 #include "base/byte_range.h"
 #include "base/status.h"
@@ -27,22 +27,22 @@ class Batch;
 
 /// Caller -> tracker: tasks [first, first + count) of a batch are filled in and may run. One message per submit.
 struct SubmitTasks {
-    Batch* batch = nullptr;            ///< Stays valid until its last task is terminal.
+    Batch* batch = nullptr;  ///< Stays valid until its last task is terminal.
     std::uint32_t first = 0;
     std::uint32_t count = 0;
-    std::uint64_t regions_version = 0; ///< Of the registration snapshot that the sources were checked against.
+    std::uint64_t regions_version = 0;  ///< Of the registration snapshot that the sources were checked against.
 };
 
 /// A piece of a task (or several whole tasks whose bytes are adjacent) on its way through one NicWorker.
 struct Flight {
     Batch* batch = nullptr;
     std::uint32_t first_task = 0;
-    std::uint32_t task_count = 1;     ///< More than 1: whole tasks, merged.
+    std::uint32_t task_count = 1;  ///< More than 1: whole tasks, merged.
     std::byte* local = nullptr;
     std::uint64_t remote = 0;
     std::uint64_t length = 0;
     Opcode opcode = Opcode::Read;
-    bool whole = false;               ///< Must be one work request: source and destination overlap.
+    bool whole = false;  ///< Must be one work request: source and destination overlap.
 };
 
 /// Tracker -> worker: flights for one peer. The worker cuts them into work requests of the Nic's slice size.

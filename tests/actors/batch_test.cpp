@@ -56,7 +56,8 @@ TEST(BatchTable, AStaleIdIsNeverFound) {
     EXPECT_FALSE(table.find(first));
     EXPECT_EQ(table.free(first).code(), Code::StaleHandle);
     EXPECT_TRUE(table.find(second));
-    for (const BatchID id : {BatchID{0}, BatchID{3}, BatchID{UINT64_MAX}, second + (BatchID{1} << 32), second + 1, second + 100})
+    for (const BatchID id :
+         {BatchID{0}, BatchID{3}, BatchID{UINT64_MAX}, second + (BatchID{1} << 32), second + 1, second + 100})
         EXPECT_FALSE(table.find(id)) << id;
 }
 

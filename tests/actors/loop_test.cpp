@@ -1,10 +1,5 @@
 #include "actors/loop.h"
 
-#include <caf/actor_system.hpp>
-#include <caf/actor_system_config.hpp>
-#include <caf/behavior.hpp>
-#include <caf/event_based_actor.hpp>
-#include <caf/exit_reason.hpp>
 #include <gmock/gmock.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -13,6 +8,12 @@
 #include <atomic>
 #include <future>
 #include <thread>
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/behavior.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/exit_reason.hpp>
 
 #include "actors/hosted_actor.h"
 #include "base/cpu.h"
@@ -49,7 +50,8 @@ class Adder final : public HostedActor {
         std::atomic<std::thread::id> last_thread{};
         std::uint64_t unguarded = 0;  ///< Touched without a lock: one owner.
     };
-    Adder(caf::actor_config& config, Loop& loop, Seen& seen) : HostedActor(config, loop, makeSilentLogger()), seen_(seen) {}
+    Adder(caf::actor_config& config, Loop& loop, Seen& seen)
+        : HostedActor(config, loop, makeSilentLogger()), seen_(seen) {}
 
   protected:
     caf::behavior make_behavior() override {
@@ -308,7 +310,8 @@ TEST_P(LoopTest, FourThreadsRaceToDriveAndNothingIsLost) {
             for (std::uint64_t i = 1; i <= kEach; ++i) {
                 const auto done = [&] { return seen[t].sum.load() == i; };
                 if (i % 2 == 0)
-                    loop_->deliver(Clock::now(), [&] { caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1}); });
+                    loop_->deliver(Clock::now(),
+                                   [&] { caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1}); });
                 else
                     caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1});
                 if (i % 16 == 0) poked.poke();

@@ -68,7 +68,8 @@ inline NicInfo nicInfo(std::uint64_t slice, std::uint64_t merge, std::uint64_t w
     return info;
 }
 
-inline std::shared_ptr<const Peer> makePeer(std::uint32_t index, const Incarnation& incarnation = Incarnation::random()) {
+inline std::shared_ptr<const Peer> makePeer(std::uint32_t index,
+                                            const Incarnation& incarnation = Incarnation::random()) {
     auto desc = std::make_shared<SegmentDesc>();
     desc->incarnation = incarnation;
     desc->name = "peer" + std::to_string(index);

@@ -32,7 +32,8 @@ class Plane {
         region_ = *regions_.reserve(region);
         regions_.commit(region_.id);
         for (std::uint32_t i = 0; i < kTrackers; ++i) trackers_.push_back(std::make_unique<TrackerNode>(*this, i));
-        const NicInfo infos[kWorkers] = {nicInfo(100, 100, 1000, 8), nicInfo(256, 256, 600, 1024), nicInfo(64, 0, 4000, 16)};
+        const NicInfo infos[kWorkers] = {nicInfo(100, 100, 1000, 8), nicInfo(256, 256, 600, 1024),
+                                         nicInfo(64, 0, 4000, 16)};
         for (std::uint32_t i = 0; i < kWorkers; ++i) {
             workers_.push_back(std::make_unique<WorkerNode>(*this, i, infos[i]));
             WorkerJoined joined;
@@ -81,7 +82,10 @@ class Plane {
 
     struct WorkerNode final : WorkerOutput {
         WorkerNode(Plane& owner, std::uint32_t index, const NicInfo& info)
-            : plane(owner), owned_nic(std::make_unique<FakeNic>(info)), nic(*owned_nic), logic(index, std::move(owned_nic), *this) {}
+            : plane(owner),
+              owned_nic(std::make_unique<FakeNic>(info)),
+              nic(*owned_nic),
+              logic(index, std::move(owned_nic), *this) {}
         void sendReport(std::uint32_t tracker, SliceReport report) override {
             TrackerNode& to = *plane.trackers_[tracker];
             to.mailbox.push_back([&to, report = std::move(report)] { to.logic.onReport(report); });
@@ -251,7 +255,8 @@ class Plane {
     void freeOne() {
         Shadow& shadow = batches_[pick(kBatches)];
         if (shadow.id == kInvalidBatchID) return;
-        const bool over = std::all_of(shadow.tasks.begin(), shadow.tasks.end(), [](const ShadowTask& t) { return t.over; });
+        const bool over =
+            std::all_of(shadow.tasks.begin(), shadow.tasks.end(), [](const ShadowTask& t) { return t.over; });
         const Status freed = table_.free(shadow.id);
         EXPECT_EQ(freed.isOk(), over) << freed.toString();
         if (freed) shadow.id = kInvalidBatchID;
@@ -265,7 +270,8 @@ class Plane {
     }
     void deliverTo(TrackerNode& tracker) {
         // As an actor runs: some messages, then one flush.
-        for (std::uint64_t count = 1 + pick(4); count > 0 && !tracker.mailbox.empty(); --count) takeFrom(tracker.mailbox)();
+        for (std::uint64_t count = 1 + pick(4); count > 0 && !tracker.mailbox.empty(); --count)
+            takeFrom(tracker.mailbox)();
         tracker.logic.flush();
     }
     static Message takeFrom(std::deque<Message>& mailbox) {

@@ -436,7 +436,8 @@ TEST_F(Tracker, AwaitSourceIdleIsAnsweredWhenTheLastUserEnds) {
     const auto flights = output_.takeFlights();
     std::optional<std::vector<BatchID>> answer;
     const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()), 1000};
-    tracker_.onAwaitSourceIdle({range, now_ + std::chrono::seconds(5), [&](const auto& users) { answer = users; }}, now_);
+    tracker_.onAwaitSourceIdle({range, now_ + std::chrono::seconds(5), [&](const auto& users) { answer = users; }},
+                               now_);
     EXPECT_FALSE(answer);
     succeed(flights[0]);
     ASSERT_TRUE(answer);

@@ -2,17 +2,18 @@
 
 #include "engine/actor_api.h"
 
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/event_based_actor.hpp>
 #include <caf/exit_reason.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
-#include <gmock/gmock.h>
-
-#include <atomic>
-#include <mutex>
-#include <thread>
 
 #include "base/endpoint.h"
 #include "tests/support/engine_pair.h"
@@ -134,8 +135,9 @@ TEST_F(ActorApiTest, ManyActorsSubmitAtOnceAndEachGetsItsOwnReport) {
         system_.spawn([&, a](caf::event_based_actor* self) {
             const auto length = static_cast<std::size_t>(100 + a);
             for (int i = 0; i < kRounds; ++i)
-                self->request(engine(), kPatience,
-                              SubmitTransfers{{pair_.request(Opcode::Read, static_cast<std::size_t>(a) * 4096, 0, length)}})
+                self->request(
+                        engine(), kPatience,
+                        SubmitTransfers{{pair_.request(Opcode::Read, static_cast<std::size_t>(a) * 4096, 0, length)}})
                     .then(
                         [&, length](const TransferReport& report) {
                             const bool ok = report.batch.s == TransferStatusEnum::COMPLETED &&
@@ -190,7 +192,8 @@ TEST_F(ActorApiTest, SubscribersHearOfPeersThatGoAndComeBack) {
 }
 
 TEST_F(ActorApiTest, ASubscriberThatEndedHarmsNobody) {
-    const auto listener = system_.spawn([](caf::event_based_actor*) -> caf::behavior { return {[](const PeerEvent&) {}}; });
+    const auto listener =
+        system_.spawn([](caf::event_based_actor*) -> caf::behavior { return {[](const PeerEvent&) {}}; });
     caf::anon_send(engine(), SubscribeEvents{listener});
     caf::anon_send_exit(listener, caf::exit_reason::kill);
     pair_.b.reset();
@@ -222,7 +225,8 @@ TEST_F(ActorApiTest, RequestsThatAreOpenWhenTheEngineEndsAreAnswered) {
     // A request to the engine that ended is an error from CAF, not a hang.
     caf::scoped_actor self{system_};
     bool refused = false;
-    self->request(actor, kPatience, SubmitTransfers{}).receive([&](const TransferReport&) {}, [&](const caf::error&) { refused = true; });
+    self->request(actor, kPatience, SubmitTransfers{})
+        .receive([&](const TransferReport&) {}, [&](const caf::error&) { refused = true; });
     EXPECT_TRUE(refused);
 }
 

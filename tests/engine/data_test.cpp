@@ -45,8 +45,9 @@ class Data : public testing::TestWithParam<Mode> {
 };
 
 TEST_P(Data, WhatIsWrittenIsReadBack) {
-    for (const std::size_t length : {std::size_t{1}, std::size_t{8}, std::size_t{63}, kPage, kPage + 1, std::size_t{65536},
-                                     std::size_t{1} << 20, (std::size_t{1} << 20) + 3, kBytes - 5}) {
+    for (const std::size_t length :
+         {std::size_t{1}, std::size_t{8}, std::size_t{63}, kPage, kPage + 1, std::size_t{65536}, std::size_t{1} << 20,
+          (std::size_t{1} << 20) + 3, kBytes - 5}) {
         SCOPED_TRACE(length);
         pair_.local.fillPattern(length);
         pair_.remote.fill(std::byte{0xee});
@@ -105,7 +106,8 @@ TEST_P(Data, ReadsAndWritesOfMixedSizesInOneBatchArrive) {
     std::vector<TransferRequest> requests;
     std::size_t total = 0;
     for (std::size_t at = 0; at < kHalf;) {
-        const std::size_t length = std::min<std::size_t>(1 + random() % (random() % 8 == 0 ? 2000000 : 5000), kHalf - at);
+        const std::size_t length =
+            std::min<std::size_t>(1 + random() % (random() % 8 == 0 ? 2000000 : 5000), kHalf - at);
         requests.push_back(pair_.request(Opcode::Write, at, at, length));
         requests.push_back(pair_.request(Opcode::Read, kHalf + at, kHalf + at, length));
         total += 2 * length;
@@ -119,10 +121,12 @@ TEST_P(Data, ReadsAndWritesOfMixedSizesInOneBatchArrive) {
 TEST_P(Data, PollingInsteadOfWaitingSeesTheEnd) {
     pair_.local.fillPattern(21);
     BatchHolder batch(*pair_.a, 2);
-    ASSERT_TRUE(batch.submit({pair_.request(Opcode::Write, 0, 0, 1u << 20), pair_.request(Opcode::Write, 1u << 20, 1u << 20, 64)}));
+    ASSERT_TRUE(batch.submit(
+        {pair_.request(Opcode::Write, 0, 0, 1u << 20), pair_.request(Opcode::Write, 1u << 20, 1u << 20, 64)}));
     const auto limit = Clock::now() + kPatience;
     auto status = pair_.a->getBatchTransferStatus(batch.id());
-    while (status && !isTerminal(status->s) && Clock::now() < limit) status = pair_.a->getBatchTransferStatus(batch.id());
+    while (status && !isTerminal(status->s) && Clock::now() < limit)
+        status = pair_.a->getBatchTransferStatus(batch.id());
     expectCompleted(*status, (1u << 20) + 64);
     EXPECT_EQ(std::memcmp(pair_.local.data(), pair_.remote.data(), (1u << 20) + 64), 0);
 }
@@ -186,17 +190,17 @@ TEST_P(Data, ManyThreadsSubmitAndWaitAtOnce) {
     EXPECT_EQ(wrong, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Modes, Data,
-    testing::Values(Mode{"TcpDriven", true, 1, false, "127.0.0.1", false},
-                    Mode{"TcpByTheLoopAlone", false, 1, false, "127.0.0.1", false},
-                    Mode{"TcpThreeLoops", true, 3, false, "127.0.0.1", false},
-                    Mode{"TcpThreeLoopsAlone", false, 3, false, "127.0.0.1", false},
-                    Mode{"TcpIPv6", true, 1, false, "::1", false}, Mode{"TcpChecked", true, 1, true, "127.0.0.1", false},
-                    Mode{"HostDriven", true, 1, false, "127.0.0.1", true},
-                    Mode{"HostByTheLoopAlone", false, 1, false, "127.0.0.1", true},
-                    Mode{"HostThreeLoops", true, 3, false, "127.0.0.1", true}),
-    [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Modes, Data,
+                         testing::Values(Mode{"TcpDriven", true, 1, false, "127.0.0.1", false},
+                                         Mode{"TcpByTheLoopAlone", false, 1, false, "127.0.0.1", false},
+                                         Mode{"TcpThreeLoops", true, 3, false, "127.0.0.1", false},
+                                         Mode{"TcpThreeLoopsAlone", false, 3, false, "127.0.0.1", false},
+                                         Mode{"TcpIPv6", true, 1, false, "::1", false},
+                                         Mode{"TcpChecked", true, 1, true, "127.0.0.1", false},
+                                         Mode{"HostDriven", true, 1, false, "127.0.0.1", true},
+                                         Mode{"HostByTheLoopAlone", false, 1, false, "127.0.0.1", true},
+                                         Mode{"HostThreeLoops", true, 3, false, "127.0.0.1", true}),
+                         [](const auto& param) { return param.param.name; });
 
 TEST(OwnSegment, OverlappingSourceAndDestinationAreMovedAsByMemmove) {
     EngineSetup setup;
@@ -208,8 +212,9 @@ TEST(OwnSegment, OverlappingSourceAndDestinationAreMovedAsByMemmove) {
     ASSERT_TRUE(engine->registerLocalMemory(memory.data(), memory.size()));
     std::vector<std::byte> expected(memory.size());
     for (const std::size_t length : {std::size_t{100}, std::size_t{200000}, std::size_t{5} << 20})
-        for (const std::ptrdiff_t shift : {std::ptrdiff_t{1}, std::ptrdiff_t{-1}, std::ptrdiff_t{4096}, std::ptrdiff_t{-4096},
-                                           std::ptrdiff_t{100000}, std::ptrdiff_t{-100000}, std::ptrdiff_t{0}})
+        for (const std::ptrdiff_t shift :
+             {std::ptrdiff_t{1}, std::ptrdiff_t{-1}, std::ptrdiff_t{4096}, std::ptrdiff_t{-4096},
+              std::ptrdiff_t{100000}, std::ptrdiff_t{-100000}, std::ptrdiff_t{0}})
             for (const Opcode opcode : {Opcode::Read, Opcode::Write}) {
                 SCOPED_TRACE(testing::Message() << length << " shifted by " << shift);
                 memory.fillPattern(length);
@@ -222,7 +227,8 @@ TEST(OwnSegment, OverlappingSourceAndDestinationAreMovedAsByMemmove) {
                 else
                     std::memmove(in_copy, in_copy + shift, length);
                 const auto offset = reinterpret_cast<std::uint64_t>(other);
-                expectCompleted(runBatch(*engine, {makeRequest(opcode, kLocalSegmentID, source, offset, length)}), length);
+                expectCompleted(runBatch(*engine, {makeRequest(opcode, kLocalSegmentID, source, offset, length)}),
+                                length);
                 EXPECT_EQ(std::memcmp(memory.data(), expected.data(), memory.size()), 0);
             }
 }
@@ -241,8 +247,9 @@ TEST(Visibility, ACompletedWriteIsSeenByALaterReadFromAnotherConnection) {
         const auto value = static_cast<std::byte>(round % 251 + 1);
         pair.local.fill(value);
         ASSERT_EQ(pair.write(0, 0, kBytes).s, TransferStatusEnum::COMPLETED);
-        ASSERT_EQ(runBatch(*reader, {makeRequest(Opcode::Read, *segment, seen.data(), pair.remote.address(), kBytes)}).s,
-                  TransferStatusEnum::COMPLETED);
+        ASSERT_EQ(
+            runBatch(*reader, {makeRequest(Opcode::Read, *segment, seen.data(), pair.remote.address(), kBytes)}).s,
+            TransferStatusEnum::COMPLETED);
         ASSERT_TRUE(seen.holdsOnly(value, 0, kBytes)) << "torn read in round " << round;
     }
 }
@@ -291,7 +298,8 @@ TEST(ManyEngines, OfOneProcessReachEachOther) {
             ASSERT_TRUE(segment) << segment.status().toString();
             EXPECT_EQ(*segment == kLocalSegmentID, from == to);
             memory[from].fillPattern(from * 10 + to);
-            const auto request = makeRequest(Opcode::Write, *segment, memory[from].data(), memory[to].address(), 64 * kPage);
+            const auto request =
+                makeRequest(Opcode::Write, *segment, memory[from].data(), memory[to].address(), 64 * kPage);
             expectCompleted(runBatch(*engines[from], {request}), 64 * kPage);
             EXPECT_TRUE(memory[to].holdsPattern(from * 10 + to));
         }

@@ -118,9 +118,9 @@ TEST_F(Hostile, ManySilentConnectionsKeepNobodyOut) {
         ASSERT_TRUE(newcomer->registerLocalMemory(pair_.local.data(), pair_.local.size()));
         const auto segment = newcomer->openSegment(pair_.b->localSegmentName());
         ASSERT_TRUE(segment) << segment.status().toString();
-        expectCompleted(
-            runBatch(*newcomer, {makeRequest(Opcode::Write, *segment, pair_.local.data(), pair_.remote.address(), 65536)}),
-            65536);
+        expectCompleted(runBatch(*newcomer, {makeRequest(Opcode::Write, *segment, pair_.local.data(),
+                                                         pair_.remote.address(), 65536)}),
+                        65536);
         for (const UniqueFd& fd : silent) EXPECT_TRUE(closedByPeer(fd.get()));
     }
 }

@@ -1,7 +1,5 @@
 // An engine's life: init, transports, freeEngine, and what it leaves behind.
 
-#include <caf/actor_system.hpp>
-#include <caf/actor_system_config.hpp>
 #include <dirent.h>
 #include <gmock/gmock.h>
 
@@ -9,6 +7,9 @@
 #include <fstream>
 #include <future>
 #include <thread>
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
 
 #include "base/endpoint.h"
 #include "tests/support/engine_pair.h"

@@ -170,7 +170,8 @@ TEST_F(Process, AKilledPeerFailsEveryTaskWithACause) {
             ASSERT_TRUE(isTerminal(task.s));
             if (task.s == TransferStatusEnum::COMPLETED) continue;
             EXPECT_EQ(task.s, TransferStatusEnum::FAILED) << toString(task.s);
-            EXPECT_THAT(task.error.code(), testing::AnyOf(Code::ConnectionLost, Code::ConnectionRefused, Code::PeerDown))
+            EXPECT_THAT(task.error.code(),
+                        testing::AnyOf(Code::ConnectionLost, Code::ConnectionRefused, Code::PeerDown))
                 << task.error.toString();
             EXPECT_TRUE(task.quiesced);
         }

@@ -39,10 +39,14 @@ TEST_F(Registration, OverlapWithARegisteredRangeIsRefused) {
         const char* what;
     };
     const Case cases[] = {
-        {at(4), 4 * kPage, "the same range"},      {at(5), kPage, "inside"},
-        {at(0), 16 * kPage, "around"},             {at(3), kPage + 1, "one byte at the front"},
-        {at(8) - 1, kPage, "one byte at the end"}, {at(4), 1, "its first byte"},
-        {at(8) - 1, 1, "its last byte"},           {at(4), 8 * kPage, "the same base, longer"},
+        {at(4), 4 * kPage, "the same range"},
+        {at(5), kPage, "inside"},
+        {at(0), 16 * kPage, "around"},
+        {at(3), kPage + 1, "one byte at the front"},
+        {at(8) - 1, kPage, "one byte at the end"},
+        {at(4), 1, "its first byte"},
+        {at(8) - 1, 1, "its last byte"},
+        {at(4), 8 * kPage, "the same base, longer"},
     };
     for (const Case& c : cases) {
         SCOPED_TRACE(c.what);

@@ -18,7 +18,8 @@ class RemoteRange : public testing::TestWithParam<Where> {
   protected:
     RemoteRange() : remote_(64 * kPage) {
         // Regions: [0,8) and [8,16) touch; [20,24) is not remotely accessible; [24,28) touches that one.
-        for (const auto& [page, pages, open] : {std::tuple{0u, 8u, true}, {8u, 8u, true}, {20u, 4u, false}, {24u, 4u, true}}) {
+        for (const auto& [page, pages, open] :
+             {std::tuple{0u, 8u, true}, {8u, 8u, true}, {20u, 4u, false}, {24u, 4u, true}}) {
             const Status done = owner().registerLocalMemory(remote_.data() + page * kPage, pages * kPage, "*", open);
             EXPECT_TRUE(done) << done.toString();
         }

@@ -165,8 +165,7 @@ TEST(SegmentDesc, OfTenThousandRegionsRegisteredOneByOneReachesThePeer) {
     constexpr std::size_t kRegions = 10'000;
     EnginePair pair;
     Buffer memory(kRegions * 4096);
-    for (std::size_t i = 0; i < kRegions; ++i)
-        ASSERT_TRUE(pair.b->registerLocalMemory(memory.data() + i * 4096, 2048));
+    for (std::size_t i = 0; i < kRegions; ++i) ASSERT_TRUE(pair.b->registerLocalMemory(memory.data() + i * 4096, 2048));
     ASSERT_TRUE(pair.a->syncSegmentCache());
     const auto desc = pair.a->getSegmentDescByID(pair.segment);
     ASSERT_TRUE(desc);
@@ -245,7 +244,8 @@ TEST_F(Store, FindsSegmentsByName) {
         const auto segment = client->openSegment(name);
         ASSERT_TRUE(segment) << segment.status().toString();
         here.fillPattern(name.size());
-        expectCompleted(runBatch(*client, {makeRequest(Opcode::Write, *segment, here.data(), there.address(), 8192)}), 8192);
+        expectCompleted(runBatch(*client, {makeRequest(Opcode::Write, *segment, here.data(), there.address(), 8192)}),
+                        8192);
         EXPECT_TRUE(there.holdsPattern(name.size()));
         EXPECT_EQ(*server->openSegment(name), kLocalSegmentID);
         EXPECT_EQ((*client->getSegmentDescByID(*segment))->name, name);

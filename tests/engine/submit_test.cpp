@@ -30,7 +30,8 @@ class Submit : public testing::Test {
 
 TEST_F(Submit, UnknownSegmentIsStale) {
     auto bad = pair_.request(Opcode::Write, 0, 0, 16);
-    for (const SegmentID id : {SegmentID{0}, SegmentID{2}, SegmentID{12345}, UINT64_MAX, pair_.segment + (SegmentID{1} << 32)}) {
+    for (const SegmentID id :
+         {SegmentID{0}, SegmentID{2}, SegmentID{12345}, UINT64_MAX, pair_.segment + (SegmentID{1} << 32)}) {
         bad.target_id = id;
         expectRefused({pair_.request(Opcode::Write, 0, 0, 16), bad}, Code::StaleHandle);
     }
@@ -100,7 +101,8 @@ TEST_F(Submit, StaleAndFreedBatchesAreErrorsEverywhere) {
     // The slot lives on under another id.
     const auto successor = *pair_.a->allocateBatchID(4);
     EXPECT_NE(successor, freed);
-    for (const BatchID id : {freed, kInvalidBatchID, BatchID{1}, UINT64_MAX, successor + (BatchID{1} << 32), freed + 1}) {
+    for (const BatchID id :
+         {freed, kInvalidBatchID, BatchID{1}, UINT64_MAX, successor + (BatchID{1} << 32), freed + 1}) {
         SCOPED_TRACE(id);
         expectCode(pair_.a->submitTransfer(id, {request}), Code::StaleHandle);
         expectCode(pair_.a->getTransferStatus(id, 0), Code::StaleHandle);
@@ -142,7 +144,8 @@ TEST_F(Submit, AnEmptyListIsOk) {
 TEST_F(Submit, SeveralSubmitsContinueTheIds) {
     BatchHolder batch(*pair_.a, 6);
     for (std::size_t i = 0; i < 3; ++i) {
-        ASSERT_TRUE(batch.submit({pair_.request(Opcode::Write, 0, 0, 2 * i + 1), pair_.request(Opcode::Read, 0, 0, 2 * i + 2)}));
+        ASSERT_TRUE(batch.submit(
+            {pair_.request(Opcode::Write, 0, 0, 2 * i + 1), pair_.request(Opcode::Read, 0, 0, 2 * i + 2)}));
         if (i == 1) batch.wait();
     }
     expectCompleted(batch.wait(), 1 + 2 + 3 + 4 + 5 + 6);
