@@ -38,8 +38,17 @@ constexpr int kRounds = 4;
 // How far a long drive puts the grace timer off.
 constexpr auto kHoldOff = std::chrono::milliseconds(20);
 
-// Shortest sleep of the loop's thread after it woke for a timer while a caller drove, in milliseconds.
-constexpr int kRetryWhileDriven = 10;
+// Sleep of the loop's thread after it woke for a timer while a caller drove: until it has the turn it cannot know when
+// the next timer is due.
+constexpr std::chrono::duration<int, std::milli> kRecheck{2};
+
+void setTimer(int timer, Duration span) {
+    itimerspec spec{};
+    const auto nanoseconds = std::max<std::int64_t>(std::chrono::nanoseconds(span).count(), 1);
+    spec.it_value.tv_sec = nanoseconds / 1'000'000'000;
+    spec.it_value.tv_nsec = nanoseconds % 1'000'000'000;
+    ::timerfd_settime(timer, 0, &spec, nullptr);
+}
 
 // Smallest spin that is still worth trying; below it the loop sleeps at once.
 constexpr auto kSmallestSpin = std::chrono::microseconds(2);
@@ -273,7 +282,7 @@ bool Loop::fireTimers(TimePoint now) {
 }
 
 bool Loop::dispatchReady(int timeout_ms) {
-    std::array<epoll_event, 64> events;
+    std::array<epoll_event, 64> events{};
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     bool moved = false;
     for (int i = 0; i < count; ++i) {
@@ -319,7 +328,8 @@ bool Loop::sleepStandby() {
     setPollableInterest(false);
     parked_.store(Sleep::Standby, std::memory_order_seq_cst);
     if (inboxEmpty() && ready_.empty() && !stopping_.load(std::memory_order_relaxed)) {
-        scheduleGrace(iterated_at_);
+        // The true time, not the iteration's: a timer that fired meanwhile must be seen to be gone.
+        scheduleGrace(Clock::now());
         return true;
     }
     parked_.store(Sleep::Awake, std::memory_order_seq_cst);
@@ -342,11 +352,7 @@ void Loop::holdOffThread() {
 
 void Loop::setGraceTimer(TimePoint now, Duration span) {
     grace_ends_ = now + span;
-    itimerspec spec{};
-    const auto nanoseconds = std::max<std::int64_t>(std::chrono::nanoseconds(span).count(), 1);
-    spec.it_value.tv_sec = nanoseconds / 1'000'000'000;
-    spec.it_value.tv_nsec = nanoseconds % 1'000'000'000;
-    ::timerfd_settime(grace_timer_.get(), 0, &spec, nullptr);
+    setTimer(grace_timer_.get(), span);
 }
 
 void Loop::adaptSpin(bool woken, Duration slept) {
@@ -361,7 +367,7 @@ void Loop::sleepAsDriver(TimePoint deadline) {
     parked_.store(Sleep::Driver, std::memory_order_seq_cst);
     if (inboxEmpty() && ready_.empty() && armPollables()) {
         const TimePoint start = Clock::now();
-        std::array<epoll_event, 4> events;
+        std::array<epoll_event, 4> events{};
         const int count = ::epoll_wait(driver_epoll_.get(), events.data(), static_cast<int>(events.size()),
                                        timeoutFor(std::min(deadline, nextWake())));
         for (int i = 0; i < count; ++i) {
@@ -396,7 +402,7 @@ void Loop::runUntilQuiet() {
 
 /// Off the turn: sleeps in epoll. Descriptors that are watched stay ready for dispatchReady, which is on the turn.
 Loop::Woken Loop::waitForEvents(int timeout_ms) {
-    std::array<epoll_event, 8> events;
+    std::array<epoll_event, 8> events{};
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     Woken woken;
     woken.any = count > 0;
@@ -428,11 +434,12 @@ void Loop::threadMain() {
         for (bool awake = false; !awake && !stopping_.load(std::memory_order_seq_cst);) {
             const Woken woken = waitForEvents(timeout);
             if (!turn_.try_lock()) {
-                // A caller runs the loop. If it drives, it looks after what woke us, and sets the timer, arms the Nics
-                // or rings when it lets go; its timers are the loop's too, so a time-out of this sleep need not be met.
-                // If the Nics were armed, it is a submit that will be over in a moment, and its Nics go on waking us.
-                if (!woken.nic) {
-                    if (timeout >= 0) timeout = std::max(timeout, kRetryWhileDriven);
+                // A caller runs the loop, and when it lets go it sets the timer, arms the Nics or rings. But it may
+                // have done so already and been preempted before it let go: what woke us must not be lost. A bell or a
+                // Nic would not come again, so wait for the turn; for the timers, look again soon.
+                if (!woken.nic && !woken.rung) {
+                    if (woken.grace) setTimer(grace_timer_.get(), kRecheck);
+                    if (!woken.any) timeout = kRecheck.count();
                     continue;
                 }
                 turn_.lock();

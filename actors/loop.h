@@ -217,7 +217,7 @@ class Loop final : public Reactor {
     std::vector<HostedActor*> running_;
     std::vector<Pollable*> pollables_;
     struct Watch {
-        std::uint32_t events;
+        std::uint32_t events = 0;
         std::shared_ptr<std::function<void(std::uint32_t)>> ready;
     };
     std::unordered_map<int, Watch> watches_;

@@ -137,7 +137,7 @@ void Supervisor::uninstall(const UninstallTransport& request) {
 void Supervisor::afterTrackers(std::function<void()> reached) {
     const auto barrier = std::make_shared<Countdown>(1 + trackers_.size(), std::move(reached));
     for (const caf::actor& tracker : trackers_)
-        send(tracker, AwaitSourceIdle{ByteRange{}, kForever, [barrier, home = &loop()](const std::vector<BatchID>&) {
+        send(tracker, AwaitSourceIdle{ByteRange{}, 0, kForever, [barrier, home = &loop()](const std::vector<BatchID>&) {
                                           home->post([barrier] { barrier->part(); });
                                       }});
     barrier->part();
@@ -175,7 +175,7 @@ void Supervisor::quiesce(const QuiesceRange& request) {
     // Trackers answer on their own loops; what they say is put together here. `self` keeps this actor's memory.
     const caf::strong_actor_ptr self(ctrl());
     for (const caf::actor& tracker : trackers_) {
-        send(tracker, AwaitSourceIdle{request.range, request.deadline,
+        send(tracker, AwaitSourceIdle{request.range, request.version, request.deadline,
                                       [this, self, gather, request, home = &loop()](const std::vector<BatchID>& users) {
                                           home->post([this, self, gather, request, users] {
                                               gather->users.insert(gather->users.end(), users.begin(), users.end());
@@ -213,7 +213,7 @@ void Supervisor::shutDown(const Shutdown& request) {
     for (const caf::actor& tracker : trackers_) {
         send(tracker, EndAll{Status(Code::Canceled, "the engine ends")});
         send(tracker,
-             AwaitSourceIdle{kEverything, request.deadline, [idle, home = &loop()](const std::vector<BatchID>&) {
+             AwaitSourceIdle{kEverything, 0, request.deadline, [idle, home = &loop()](const std::vector<BatchID>&) {
                                  home->post([idle] { idle->part(); });
                              }});
     }

@@ -13,6 +13,9 @@ constexpr std::uint64_t kFlightsPerWindow = 8;
 // Deadlines are looked at no more often than this: a task ends at most so late.
 constexpr auto kDeadlineGrain = std::chrono::milliseconds(5);
 
+// Unregistered ranges that are remembered against submits on their way: more than can pass while a message waits.
+constexpr std::size_t kAwaitedKept = 256;
+
 std::uint64_t workerBit(std::uint32_t worker) { return 1ull << std::min<std::uint32_t>(worker, 63); }
 
 TransferStatusEnum terminalStateFor(Code code) {
@@ -27,7 +30,7 @@ TransferStatusEnum terminalStateFor(Code code) {
 
 TrackerLogic::TrackerLogic(std::uint32_t index, std::uint32_t loop, const RegistrationTable& regions,
                            TrackerOutput& output)
-    : index_(index), loop_(loop), regions_(regions), region_map_(regions.regions()), output_(output) {}
+    : index_(index), loop_(loop), region_map_(regions.regions()), output_(output) {}
 
 // --- who is there ------------------------------------------------------------------------------------------------
 
@@ -103,7 +106,7 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
     Batch& batch = *submit.batch;
     // A region may have been unregistered between the caller's check and this message; from here on
     // AwaitSourceIdle sees the tasks.
-    const bool check_sources = regions_.regions().version() != submit.regions_version;
+    const bool check_sources = (!awaited_.empty() && awaited_.back().version > submit.regions_version);
     activate(batch, submit.count);
     for (std::uint32_t i = submit.first; i < submit.first + submit.count; ++i) {
         Task& task = batch.task(i);
@@ -114,9 +117,9 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
         }
         if (check_sources) {
             const ByteRange source{reinterpret_cast<std::uint64_t>(task.local), task.length};
-            const Status covered = region_map_.get().covers(source, false);
-            if (!covered) {
-                doom(batch, i, covered.withContext("source unregistered during submit"), false);
+            const Status registered = stillRegistered(source, submit.regions_version);
+            if (!registered) {
+                doom(batch, i, registered, false);
                 continue;
             }
         }
@@ -481,7 +484,26 @@ std::vector<BatchID> TrackerLogic::batchesUsing(const ByteRange& range) const {
     return users;
 }
 
+Status TrackerLogic::stillRegistered(const ByteRange& source, std::uint64_t version) {
+    const Status gone(Code::AddressNotRegistered, "source " + source.toString() + " was unregistered during submit");
+    for (auto entry = awaited_.rbegin(); entry != awaited_.rend() && entry->version > version; ++entry)
+        if (entry->range.overlaps(source)) return gone;
+    // Older than what is remembered: the current table decides, on the safe side.
+    if (version < awaited_floor_ && !region_map_.get().covers(source, false)) return gone;
+    return Status::ok();
+}
+
 void TrackerLogic::onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now) {
+    if (wait.version != 0) {
+        // Unregistrations of several threads may arrive in another order than their versions.
+        const auto after = std::upper_bound(awaited_.begin(), awaited_.end(), wait.version,
+                                            [](std::uint64_t v, const Awaited& entry) { return v < entry.version; });
+        awaited_.insert(after, Awaited{wait.version, wait.range});
+        if (awaited_.size() > kAwaitedKept) {
+            awaited_floor_ = awaited_.front().version;
+            awaited_.pop_front();
+        }
+    }
     waits_.push_back(wait);
     answerWaits(now);
     if (!waits_.empty()) scheduleWake(std::max(wait.deadline, now + kDeadlineGrain));

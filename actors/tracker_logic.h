@@ -107,12 +107,13 @@ class TrackerLogic {
     void activate(Batch& batch, std::uint32_t count);
     void deactivate(Batch& batch);
     std::vector<BatchID> batchesUsing(const ByteRange& range) const;
+    /// Ok unless `source`, found registered at `version`, was declared idle for its unregistration since.
+    Status stillRegistered(const ByteRange& source, std::uint64_t version);
     void answerWaits(TimePoint now);
     void scheduleWake(TimePoint when);
 
     const std::uint32_t index_;
     const std::uint32_t loop_;
-    const RegistrationTable& regions_;
     SnapshotReader<RegionMap> region_map_;
     TrackerOutput& output_;
 
@@ -122,6 +123,15 @@ class TrackerLogic {
     Batch* active_ = nullptr;           ///< Intrusive list of batches with running tasks.
     std::vector<Reset> resets_;
     std::vector<AwaitSourceIdle> waits_;
+
+    /// Ranges that AwaitSourceIdle named, by ascending version; the last ones. Before `awaited_floor_` it is
+    /// incomplete.
+    struct Awaited {
+        std::uint64_t version;
+        ByteRange range;
+    };
+    std::deque<Awaited> awaited_;
+    std::uint64_t awaited_floor_ = 0;
     TimePoint wake_at_ = kForever;
 
     // Tasks of one batch that ended in this handler, published to the batch as one number.

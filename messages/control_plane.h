@@ -151,6 +151,7 @@ struct DataPlane {
 /// `deadline` are named in the answer; peers are cut off.
 struct QuiesceRange {
     ByteRange range;
+    std::uint64_t version = 0;  ///< As in AwaitSourceIdle.
     TimePoint deadline;
     std::function<void(Result<std::vector<BatchID>>)> reply;
 };

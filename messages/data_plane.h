@@ -106,9 +106,11 @@ struct WorkerJoined {
     std::uint32_t loop = 0;
 };
 
-/// Engine -> trackers: answer once no task that is not terminal has its local buffer in `range`.
+/// Engine -> trackers: answer once no task that is not terminal has its local buffer in `range`. Submits that were
+/// checked before `version` and name the range are refused from here on; those handled earlier are waited for.
 struct AwaitSourceIdle {
     ByteRange range;
+    std::uint64_t version = 0;  ///< Of the registration snapshot that first lacked the range; 0: nothing is unregistered.
     TimePoint deadline;
     std::function<void(const std::vector<BatchID>&)> reply;  ///< Empty, or the batches still using it at the deadline.
 };

@@ -423,11 +423,47 @@ TEST_F(Tracker, ASourceUnregisteredDuringSubmitIsRefused) {
     const BatchID id = *table_.allocate(1, 0);
     const auto message = addTasks(table_, id, {spec(0, 64)}, seen);
     ASSERT_TRUE(regions_.beginRemoval(region_.range.addr));
+    // The tracker has said that nothing uses it: a submit that comes after is too late.
+    bool idle = false;
+    tracker_.onAwaitSourceIdle(
+        {region_.range, regions_.regions().version(), kForever, [&](const auto& users) { idle = users.empty(); }},
+        now_);
+    ASSERT_TRUE(idle);
     tracker_.onSubmit(message, now_);
     tracker_.flush();
     EXPECT_TRUE(output_.trains.empty());
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
     EXPECT_EQ(task(id, 0).error.code(), Code::AddressNotRegistered);
+}
+
+TEST_F(Tracker, ASubmitAcceptedBeforeItsSourceIsUnregisteredIsWaitedFor) {
+    const std::uint64_t seen = regions_.regions().version();
+    const BatchID id = *table_.allocate(1, 0);
+    const auto message = addTasks(table_, id, {spec(0, 64)}, seen);
+    ASSERT_TRUE(regions_.beginRemoval(region_.range.addr));
+    tracker_.onSubmit(message, now_);
+    tracker_.flush();
+    bool idle = false;
+    tracker_.onAwaitSourceIdle(
+        {region_.range, regions_.regions().version(), kForever, [&](const auto& users) { idle = users.empty(); }},
+        now_);
+    EXPECT_FALSE(idle);
+    succeed(output_.takeFlights().at(0));
+    EXPECT_TRUE(idle);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+}
+
+TEST_F(Tracker, OnlyTheUnregisteredRangeIsRefused) {
+    const std::uint64_t seen = regions_.regions().version();
+    const BatchID id = *table_.allocate(2, 0);
+    const auto message = addTasks(table_, id, {spec(0, 64), spec(5000, 64)}, seen);
+    const ByteRange gone{reinterpret_cast<std::uint64_t>(memory_.data()), 1000};
+    tracker_.onAwaitSourceIdle({gone, seen + 1, kForever, [](const auto&) {}}, now_);
+    tracker_.onSubmit(message, now_);
+    tracker_.flush();
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    succeed(output_.takeFlights().at(0));
+    EXPECT_EQ(task(id, 1).s, TransferStatusEnum::COMPLETED);
 }
 
 TEST_F(Tracker, AwaitSourceIdleIsAnsweredWhenTheLastUserEnds) {
@@ -436,7 +472,7 @@ TEST_F(Tracker, AwaitSourceIdleIsAnsweredWhenTheLastUserEnds) {
     const auto flights = output_.takeFlights();
     std::optional<std::vector<BatchID>> answer;
     const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()), 1000};
-    tracker_.onAwaitSourceIdle({range, now_ + std::chrono::seconds(5), [&](const auto& users) { answer = users; }},
+    tracker_.onAwaitSourceIdle({range, 0, now_ + std::chrono::seconds(5), [&](const auto& users) { answer = users; }},
                                now_);
     EXPECT_FALSE(answer);
     succeed(flights[0]);
@@ -450,7 +486,7 @@ TEST_F(Tracker, AwaitSourceIdleNamesTheUsersAtItsDeadline) {
     std::optional<std::vector<BatchID>> answer;
     const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()), 1};
     const TimePoint deadline = now_ + std::chrono::seconds(5);
-    tracker_.onAwaitSourceIdle({range, deadline, [&](const auto& users) { answer = users; }}, now_);
+    tracker_.onAwaitSourceIdle({range, 0, deadline, [&](const auto& users) { answer = users; }}, now_);
     EXPECT_GE(output_.wake, deadline);
     tracker_.onTimer(output_.wake);
     ASSERT_TRUE(answer);
@@ -461,7 +497,7 @@ TEST_F(Tracker, AwaitSourceIdleOfAnUnusedRangeIsAnsweredAtOnce) {
     submit({spec(0, 64)});
     bool answered = false;
     const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()) + 64, 1000};
-    tracker_.onAwaitSourceIdle({range, kForever, [&](const auto& users) { answered = users.empty(); }}, now_);
+    tracker_.onAwaitSourceIdle({range, 0, kForever, [&](const auto& users) { answered = users.empty(); }}, now_);
     EXPECT_TRUE(answered);
 }
 
