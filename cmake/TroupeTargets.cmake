@@ -4,7 +4,7 @@ find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     # Relative paths, so that another checkout finds the same objects; the two others let ccache see through
     # precompiled headers (ccache's manual, "Precompiled headers").
-    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
+    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
         CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()
 # mold links a sanitized test faster than GNU ld.
@@ -14,9 +14,12 @@ if(MOLD)
 endif()
 
 add_library(troupe_options INTERFACE)
-target_include_directories(troupe_options INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
-                       -ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
+target_include_directories(troupe_options INTERFACE ${PROJECT_SOURCE_DIR})
+# Our warnings are for our code: a project that embeds Troupe has its own.
+if(PROJECT_IS_TOP_LEVEL)
+    target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
+                       -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
+endif()
 if(TROUPE_SANITIZE)
     target_compile_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer
                            -fno-sanitize-recover=all)

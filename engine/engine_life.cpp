@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <thread>
 #include <utility>
 
@@ -40,8 +41,13 @@ Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const 
             "unknown metadata connection '" + conn + "'; known are p2p (or P2PHANDSHAKE) and inproc://"};
 }
 
-/// The numeric address to listen on and to tell peers.
-Result<std::string> chooseHost(const std::string& ip_or_host, const std::string& server_name) {
+std::string ownHostName() {
+    char name[HOST_NAME_MAX + 1] = "";
+    return ::gethostname(name, sizeof name) == 0 ? std::string(name) : std::string();
+}
+
+/// The numeric address to listen on and to tell peers. `named_by_address`: the segment's name will be that address.
+Result<std::string> chooseHost(const std::string& ip_or_host, const std::string& server_name, bool named_by_address) {
     std::vector<NetworkInterface> interfaces = discoverTopology().interfaces;
     if (const Status listed = addInterfaceAddresses(interfaces); !listed) return listed;
     if (!ip_or_host.empty()) {
@@ -51,6 +57,11 @@ Result<std::string> chooseHost(const std::string& ip_or_host, const std::string&
     const auto named = Endpoint::parse(server_name);
     if (server_name.empty() || (named && named->host == "localhost")) return std::string("127.0.0.1");
     if (named && isLocalAddress(interfaces, named->host)) return named->host;
+    // A name that says nothing about this machine must not put its memory on the network unasked.
+    if (named_by_address && !(named && named->host == ownHostName()))
+        return {Code::InvalidArgument, "'" + server_name +
+                                           "' is no address and not the name of this machine, and with p2p " +
+                                           "a segment is named by its address; give ip_or_host, or an empty name"};
     return pickAdvertisedAddress(interfaces, "");
 }
 
@@ -77,7 +88,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
         return Status(Code::InvalidArgument,
                       "with a metadata store the segment needs a name: local_server_name is empty");
 
-    const auto host = chooseHost(ip_or_host, local_server_name);
+    const auto host = chooseHost(ip_or_host, local_server_name, isP2p(metadata_conn));
     if (!host) return host.status();
     std::uint16_t port = rpc_port;
     if (const auto named = Endpoint::parse(local_server_name); port == 0 && isP2p(metadata_conn) && named)
@@ -166,7 +177,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
 Status TransferEngine::freeEngine() {
     EngineCore& core = *core_;
     if (core.onAnyTurn())
-        return Status(Code::InvalidArgument, "freeEngine from a completion callback would wait for itself");
+        return Status(Code::InvalidArgument, "freeEngine on a loop of the engine would wait for itself");
     const std::lock_guard lock(core.life_mutex);
     if (core.life.exchange(EngineCore::Life::Ended) != EngineCore::Life::Running) return Status::ok();
     stop();

@@ -151,7 +151,7 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     loop.noteWait();
     if (batch->done()) return batch->summary();
     if (core.onAnyTurn())
-        return Status(Code::InvalidArgument, "waitTransfer from a completion callback would wait for itself");
+        return Status(Code::InvalidArgument, "waitTransfer on a loop of the engine would wait for itself");
     if (loop.driveUntil([&] { return batch->done(); }, timeout) == Loop::Drive::Busy) {
         loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
         loop.wakeFromStandby();

@@ -58,8 +58,9 @@ class TransferEngine {
     /// @param local_server_name the name of the local segment. With p2p it may be "host", "host:port" or empty; the
     ///     segment's name is then the advertised host and the control port (see localSegmentName).
     /// @param ip_or_host numeric address or interface name to listen on and advertise. Empty: the host of
-    ///     local_server_name if it is an address of this machine, else 127.0.0.1 for "localhost" or an empty name,
-    ///     else the most routable address of an interface that is up.
+    ///     local_server_name if it is an address of this machine; 127.0.0.1 for "localhost" or an empty name; the most
+    ///     routable address of an interface that is up for this machine's own host name, and, with a metadata store,
+    ///     for any name. With p2p any other name is InvalidArgument.
     /// @param rpc_port control port; 0: any free one.
     /// Errors: AlreadyExists (init was called), InvalidArgument, AlreadyExists also when the port is taken,
     /// ResourceExhausted (descriptors or threads refused), or the store's.

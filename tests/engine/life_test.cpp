@@ -79,6 +79,8 @@ TEST(Life, BadAddressesAndNamesAreRefused) {
     }
     TransferEngine engine;
     expectCode(engine.init("p2p", std::string(2000, 'x')), Code::InvalidArgument);
+    // Says nothing about this machine, so it must not listen on the network.
+    expectCode(engine.init("p2p", "no-such-machine"), Code::InvalidArgument);
     // A refused init changes nothing.
     EXPECT_TRUE(engine.init("P2PHANDSHAKE", "localhost"));
     EXPECT_THAT(engine.localSegmentName(), testing::StartsWith("127.0.0.1:"));
