@@ -80,6 +80,12 @@ int run(int argc, char** argv) {
         return kUsage;
     }
 
+    if (chosen.check) {
+        if (const Status status = chosen.check(); !status) {
+            report(chosen, status);
+            return kUsage;
+        }
+    }
     auto stop = StopSignal::install();
     if (!stop) {
         report(chosen, stop.status());

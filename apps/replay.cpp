@@ -294,6 +294,7 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "replay";
         chosen.json = options->engine.common.json;
+        chosen.check = [options] { return checkVerifiedTarget(options->engine, options->target); };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });
 }

@@ -322,6 +322,7 @@ void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "verify";
         chosen.json = options->engine.common.json;
+        chosen.check = [options] { return checkVerifiedTarget(options->engine, options->target); };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });
 }

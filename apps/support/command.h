@@ -23,6 +23,8 @@ struct Console {
 struct ChosenCommand {
     std::string name;
     bool json = false;  ///< The answer, and an error too, is one JSON object on standard output.
+    /// What of the arguments only shows as wrong once all are known; before `run`, exit code 2. Empty: nothing.
+    std::function<Status()> check;
     std::function<Status(Console&)> run;
 };
 

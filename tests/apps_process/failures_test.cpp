@@ -55,6 +55,13 @@ TEST(Failures, OptionsThatContradictEachOtherSayWhatToDo) {
     expectFailure({"replay", "t", "--target", "a:1", "--staging", "1KiB"}, "--staging");
 }
 
+TEST(Failures, NothingIsComparedOverATransportThatMovesNothing) {
+    expectUsageError({"verify", "127.0.0.1:1", "--transport", "null"}, "nothing to compare");
+    expectUsageError({"verify", "127.0.0.1:1", "--transport", "host"}, "one process only");
+    expectUsageError({"replay", TROUPE_SMALL_TRACE, "--target", "127.0.0.1:1", "--transport", "null"},
+                     "nothing to compare");
+}
+
 TEST(Failures, WrongSettingsAreNamedWithTheNearestRightOne) {
     expectFailure({"config", "--set", "tcp.lane=2"}, "tcp.lanes");
     expectFailure({"config", "--set", "tcp.lanes"}, "KEY=VALUE");
