@@ -41,13 +41,26 @@ std::string remedyFor(Code code) {
 
 void report(const ChosenCommand& command, const Status& status) {
     const bool missing_file = status.code() == Code::NotFound && status.message().find("segment") == std::string::npos;
-    const std::string remedy = missing_file ? "" : remedyFor(status.code());
+    const bool unreadable_file =
+        status.code() == Code::AccessDenied && status.message().find("cannot open") != std::string::npos;
+    const std::string remedy = missing_file || unreadable_file ? "" : remedyFor(status.code());
     fmt::print(stderr, "troupe {}: {}\n", command.name, status.toString());
     if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
     if (!command.json) return;
     const nlohmann::json answer = {
         {"ok", false}, {"error", {{"code", codeName(status.code())}, {"message", status.message()}, {"try", remedy}}}};
     fmt::print(stdout, "{}\n", answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+/// Nothing of ours throws, but the standard library may, out of memory or the like; a user with --json still gets JSON.
+Status runGuarded(const ChosenCommand& command, Console& console) {
+    try {
+        return command.run(console);
+    } catch (const std::bad_alloc&) {
+        return {Code::ResourceExhausted, "out of memory; ask for less"};
+    } catch (const std::exception& error) {
+        return {Code::Internal, error.what()};
+    }
 }
 
 int run(int argc, char** argv) {
@@ -92,7 +105,7 @@ int run(int argc, char** argv) {
         return kFailure;
     }
     Console console{stdout, stderr, &*stop};
-    const Status status = chosen.run(console);
+    const Status status = runGuarded(chosen, console);
     if (status) return 0;
     report(chosen, status);
     return kFailure;
@@ -106,7 +119,7 @@ int main(int argc, char** argv) {
     try {
         return troupe::apps::run(argc, argv);
     } catch (const std::exception& error) {
-        // Nothing of ours throws; this is the standard library out of memory or the like.
+        // While reading the arguments or reporting; a command's own are answered by runGuarded.
         fmt::print(stderr, "troupe: {}\n", error.what());
         return 1;
     }

@@ -96,6 +96,13 @@ TEST(Failures, AHostileTraceIsRefusedWithItsLine) {
     ::unlink(path.c_str());
 }
 
+TEST(Failures, ADirectoryInPlaceOfATraceIsAnErrorInJsonToo) {
+    const auto outcome = runTroupe({"replay", "/tmp", "--target", "127.0.0.1:1", "--json"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("'/tmp' is a directory"));
+    EXPECT_EQ(outcome.json()["error"]["code"], "InvalidArgument");
+}
+
 TEST(Failures, AServerKilledInMidVerifyEndsItWithAClearError) {
     Server server("64MiB");
     TroupeProcess verify({"verify", server.segment(), "--json"});
