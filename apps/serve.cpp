@@ -60,7 +60,8 @@ Status serve(const ServeOptions& options, Console& console) {
                    formatAddress(address), engine.localSegmentName(),
                    options.until_eof ? "close standard input" : "Ctrl-C");
     }
-    std::fflush(console.out);
+    // A server whose address nobody can read is of no use.
+    if (auto status = flushOutput(console.out); !status) return status;
     if (auto status = waitForEnd(*console.stop, options.until_eof); !status) return status;
     return engine.freeEngine();
 }

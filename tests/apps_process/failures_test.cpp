@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 
 #include "tests/apps_process/troupe_process.h"
@@ -101,6 +103,20 @@ TEST(Failures, ADirectoryInPlaceOfATraceIsAnErrorInJsonToo) {
     EXPECT_EQ(outcome.code, 1);
     EXPECT_THAT(outcome.err, HasSubstr("'/tmp' is a directory"));
     EXPECT_EQ(outcome.json()["error"]["code"], "InvalidArgument");
+}
+
+TEST(Failures, ResultsThatCannotBeWrittenAreNoSuccess) {
+    const std::string errors = testing::TempDir() + "troupe_full_" + std::to_string(::getpid());
+    for (const std::string arguments : {"config", "topo --json", "trace-gen", "serve --size 1MiB", "--help"}) {
+        const std::string command = std::string(TROUPE_PROGRAM) + " " + arguments + " > /dev/full 2> " + errors;
+        const int code = std::system(command.c_str());
+        EXPECT_TRUE(WIFEXITED(code) && WEXITSTATUS(code) == 1) << arguments << " ended with " << code;
+        std::ifstream file(errors);
+        std::ostringstream text;
+        text << file.rdbuf();
+        EXPECT_THAT(text.str(), HasSubstr("cannot write to standard output")) << arguments;
+    }
+    ::unlink(errors.c_str());
 }
 
 TEST(Failures, AServerKilledInMidVerifyEndsItWithAClearError) {
