@@ -204,9 +204,17 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_flag("--huge", options->huge, "Take local memory from the pool of huge pages");
     command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
     addEngineOptions(*command, options->engine);
-    command->callback([options, &chosen] {
+    const auto* transport = command->get_option("--transport");
+    command->callback([options, transport, &chosen] {
         chosen.name = "bench";
         chosen.json = options->engine.common.json;
+        chosen.check = [options, transport]() -> Status {
+            if (options->local && options->engine.transport == "tcp" && transport->count() != 0)
+                return {Code::InvalidArgument,
+                        "--transport tcp with --local: a local target always goes by the same-process path; leave "
+                        "--transport out, or measure a troupe serve on this machine"};
+            return Status::ok();
+        };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });
 }

@@ -43,6 +43,15 @@ Status waitForEnd(StopSignal& stop, bool until_eof) {
     return Status::ok();
 }
 
+Status checkOptions(const ServeOptions& options) {
+    if (auto status = checkEngineArguments(options.engine); !status) return status;
+    if (options.engine.transport != "tcp")
+        return {Code::InvalidArgument, fmt::format("--transport {} reaches no other process, so nobody could use the "
+                                                   "memory; serve with tcp",
+                                                   options.engine.transport)};
+    return Status::ok();
+}
+
 Status serve(const ServeOptions& options, Console& console) {
     auto session = Session::start(options.engine);
     if (!session) return session.status();
@@ -84,6 +93,7 @@ void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "serve";
         chosen.json = options->engine.common.json;
+        chosen.check = [options] { return checkOptions(*options); };
         chosen.run = [options](Console& console) { return serve(*options, console); };
     });
 }

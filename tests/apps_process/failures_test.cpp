@@ -57,6 +57,12 @@ TEST(Failures, OptionsThatContradictEachOtherSayWhatToDo) {
     expectFailure({"replay", "t", "--target", "a:1", "--staging", "1KiB"}, "--staging");
 }
 
+TEST(Failures, MemoryThatNobodyCouldReachIsNotServed) {
+    expectUsageError({"serve", "--transport", "host"}, "no other process");
+    expectUsageError({"serve", "--transport", "null"}, "no other process");
+    expectUsageError({"bench", "--local", "--transport", "tcp"}, "same-process path");
+}
+
 TEST(Failures, NothingIsComparedOverATransportThatMovesNothing) {
     expectUsageError({"verify", "127.0.0.1:1", "--transport", "null"}, "nothing to compare");
     expectUsageError({"verify", "127.0.0.1:1", "--transport", "host"}, "one process only");
