@@ -213,7 +213,9 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
                 return {Code::InvalidArgument,
                         "--transport tcp with --local: a local target always goes by the same-process path; leave "
                         "--transport out, or measure a troupe serve on this machine"};
-            return Status::ok();
+            if (auto status = checkOptions(*options); !status) return status;
+            if (auto status = checkEngineArguments(options->engine); !status) return status;
+            return options->local ? Status::ok() : checkTarget(options->engine, options->target);
         };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });

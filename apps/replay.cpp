@@ -294,7 +294,10 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "replay";
         chosen.json = options->engine.common.json;
-        chosen.check = [options] { return checkVerifiedTarget(options->engine, options->target); };
+        chosen.check = [options] {
+            if (auto status = checkOptions(*options); !status) return status;
+            return checkVerifiedTarget(options->engine, options->target);
+        };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });
 }

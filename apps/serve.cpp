@@ -49,6 +49,9 @@ Status checkOptions(const ServeOptions& options) {
         return {Code::InvalidArgument, fmt::format("--transport {} reaches no other process, so nobody could use the "
                                                    "memory; serve with tcp",
                                                    options.engine.transport)};
+    if (options.size < options.regions)
+        return {Code::InvalidArgument,
+                fmt::format("--size {} cannot be split into {} regions", formatBytes(options.size), options.regions)};
     return Status::ok();
 }
 

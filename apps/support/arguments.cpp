@@ -14,6 +14,7 @@ namespace {
 std::uint64_t bytesOrThrow(const std::string& name, const std::string& text) {
     const auto bytes = parseBytes(text);
     if (!bytes) throw CLI::ValidationError(name, bytes.status().message());
+    if (*bytes == 0) throw CLI::ValidationError(name, "a size of 0 makes no sense here; give at least 1 B");
     return *bytes;
 }
 
@@ -50,10 +51,7 @@ CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<st
         name,
         [name, &bytes](const std::vector<std::string>& texts) {
             bytes.clear();
-            for (const auto& text : texts) {
-                bytes.push_back(bytesOrThrow(name, text));
-                if (bytes.back() == 0) throw CLI::ValidationError(name, "a size of 0 makes no sense here");
-            }
+            for (const auto& text : texts) bytes.push_back(bytesOrThrow(name, text));
         },
         description);
     return option->type_name("SIZE,...")->delimiter(',');

@@ -14,7 +14,7 @@ CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& 
 /// Options whose values carry units. A value that does not parse is reported like any other bad argument. The
 /// variable must outlive the parse; its value at this call is shown as the default.
 
-/// "4096", "64KiB", "1GiB".
+/// "4096", "64KiB", "1GiB"; never 0.
 CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& bytes, const std::string& description);
 /// "4KiB,64KiB,1MiB"; none may be 0.
 CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<std::uint64_t>& bytes,

@@ -48,13 +48,13 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
 }
 
 TEST(Failures, OptionsThatContradictEachOtherSayWhatToDo) {
-    expectFailure({"bench"}, "give a target");
-    expectFailure({"bench", "a:1", "--local"}, "not both");
-    expectFailure({"bench", "a:1", "--transport", "host"}, "--local");
-    expectFailure({"bench", "a:1", "--transport", "null", "--verify"}, "leave --verify out");
-    expectFailure({"bench", "--local", "--duration", "0"}, "--duration");
-    expectFailure({"replay", "t", "--target", "a:1", "--bytes-per-token", "0"}, "--bytes-per-token");
-    expectFailure({"replay", "t", "--target", "a:1", "--staging", "1KiB"}, "--staging");
+    expectUsageError({"bench"}, "give a target");
+    expectUsageError({"bench", "a:1", "--local"}, "not both");
+    expectUsageError({"bench", "a:1", "--transport", "host"}, "--local");
+    expectUsageError({"bench", "a:1", "--transport", "null", "--verify"}, "leave --verify out");
+    expectUsageError({"bench", "--local", "--duration", "0"}, "--duration");
+    expectUsageError({"replay", "t", "--target", "a:1", "--bytes-per-token", "0"}, "--bytes-per-token");
+    expectUsageError({"replay", "t", "--target", "a:1", "--staging", "1KiB"}, "--staging");
 }
 
 TEST(Failures, MemoryThatNobodyCouldReachIsNotServed) {
@@ -71,11 +71,27 @@ TEST(Failures, NothingIsComparedOverATransportThatMovesNothing) {
 }
 
 TEST(Failures, WrongSettingsAreNamedWithTheNearestRightOne) {
-    expectFailure({"config", "--set", "tcp.lane=2"}, "tcp.lanes");
-    expectFailure({"config", "--set", "tcp.lanes"}, "KEY=VALUE");
-    expectFailure({"config", "--set", "tcp.lanes=1000"}, "tcp.lanes");
-    expectFailure({"config", "--config", "/nonexistent.json"}, "/nonexistent.json");
-    expectFailure({"topo", "--metadata", "carrier://pigeon"}, "p2p");
+    expectUsageError({"config", "--set", "tcp.lane=2"}, "tcp.lanes");
+    expectUsageError({"config", "--set", "tcp.lanes"}, "KEY=VALUE");
+    expectUsageError({"config", "--set", "tcp.lanes=1000"}, "tcp.lanes");
+    expectUsageError({"config", "--config", "/nonexistent.json"}, "/nonexistent.json");
+    expectUsageError({"topo", "--metadata", "carrier://pigeon"}, "p2p");
+    expectUsageError({"serve", "--set", "tcp.lane=2"}, "tcp.lanes");
+    expectUsageError({"demo", "--set", "tcp.lane=2"}, "tcp.lanes");
+}
+
+TEST(Failures, ATargetWithoutAPortIsSaidBeforeAnythingStarts) {
+    expectUsageError({"verify", "127.0.0.1"}, "has no port");
+    expectUsageError({"bench", "127.0.0.1"}, "has no port");
+    expectUsageError({"replay", "t", "--target", "127.0.0.1:0"}, "has no port");
+    expectUsageError({"verify", "127.0.0.1:99999"}, "99999");
+}
+
+TEST(Failures, SizesOfZeroAreRefused) {
+    expectUsageError({"serve", "--size", "0"}, "size of 0");
+    expectUsageError({"demo", "--size", "0"}, "size of 0");
+    expectUsageError({"verify", "a:1", "--max-size", "0"}, "size of 0");
+    expectUsageError({"serve", "--size", "2", "--regions", "3"}, "3 regions");
 }
 
 TEST(Failures, NobodyAtTheTargetIsSaidWithTheRemedy) {
