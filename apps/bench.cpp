@@ -190,7 +190,7 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
         ->check(CLI::Range(1u, 256u))
         ->capture_default_str();
     addSeconds(*command, "--duration", options->seconds, "Time measured for each row");
-    addSeconds(*command, "--warmup", options->warmup, "Time before it");
+    addSeconds(*command, "--warmup", options->warmup, "Time before it", Zero::Allowed);
     command->add_option("--operation", options->operation, "read, write or both")
         ->check(CLI::IsMember({"read", "write", "both"}))
         ->capture_default_str();

@@ -18,7 +18,7 @@ std::uint64_t bytesOrThrow(const std::string& name, const std::string& text) {
     return *bytes;
 }
 
-double secondsOrThrow(const std::string& name, const std::string& text) {
+double secondsOrThrow(const std::string& name, const std::string& text, Zero zero) {
     double seconds = 0;
     const char* end = text.data() + text.size();
     const auto parsed = std::from_chars(text.data(), end, seconds);
@@ -30,6 +30,8 @@ double secondsOrThrow(const std::string& name, const std::string& text) {
     constexpr double kLongest = 1e8;  // Three years; above, times in nanoseconds come near their end.
     if (!(seconds >= 0 && seconds <= kLongest))
         throw CLI::ValidationError(name, fmt::format("'{}' is not between 0 and {:.0e} seconds", text, kLongest));
+    if (seconds == 0 && zero == Zero::Refused)
+        throw CLI::ValidationError(name, fmt::format("'{}' is not more than 0 (up to {:.0e} seconds)", text, kLongest));
     return seconds;
 }
 
@@ -57,9 +59,11 @@ CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<st
     return option->type_name("SIZE,...")->delimiter(',');
 }
 
-CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description) {
+CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description,
+                        Zero zero) {
     auto* option = app.add_option_function<std::string>(
-        name, [name, &seconds](const std::string& text) { seconds = secondsOrThrow(name, text); }, description);
+        name, [name, zero, &seconds](const std::string& text) { seconds = secondsOrThrow(name, text, zero); },
+        description);
     return option->type_name("SECONDS")->default_str(seconds == 0 ? "" : fmt::format("{:g}", seconds));
 }
 

@@ -20,6 +20,9 @@ CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& byt
 CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<std::uint64_t>& bytes,
                           const std::string& description);
 /// Seconds as a bare number ("5", "0.5"), or with a unit ("500ms", "2s", "1min").
-CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description);
+/// More than 0, or 0 too.
+enum class Zero { Refused, Allowed };
+CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description,
+                        Zero zero = Zero::Refused);
 
 }  // namespace troupe::apps

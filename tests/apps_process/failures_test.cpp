@@ -87,6 +87,13 @@ TEST(Failures, ATargetWithoutAPortIsSaidBeforeAnythingStarts) {
     expectUsageError({"verify", "127.0.0.1:99999"}, "99999");
 }
 
+TEST(Failures, LimitsOfZeroAreRefusedWithTheRange) {
+    expectUsageError({"verify", "a:1", "--seconds", "0"}, "not more than 0");
+    expectUsageError({"verify", "a:1", "--rounds", "0"}, "--rounds");
+    expectUsageError({"replay", "t", "--target", "a:1", "--requests", "0"}, "--requests");
+    expectUsageError({"demo", "--verify-seconds", "0"}, "not more than 0");
+}
+
 TEST(Failures, SizesOfZeroAreRefused) {
     expectUsageError({"serve", "--size", "0"}, "size of 0");
     expectUsageError({"demo", "--size", "0"}, "size of 0");
