@@ -13,7 +13,7 @@ namespace {
 
 std::uint64_t bytesOrThrow(const std::string& name, const std::string& text) {
     const auto bytes = parseBytes(text);
-    if (!bytes) throw CLI::ValidationError(name, bytes.status().message());
+    if (!bytes) throw CLI::ValidationError(name, bytes.status().message() + fractionHint(text));
     if (*bytes == 0) throw CLI::ValidationError(name, "a size of 0 makes no sense here; give at least 1 B");
     return *bytes;
 }
@@ -24,7 +24,7 @@ double secondsOrThrow(const std::string& name, const std::string& text, Zero zer
     const auto parsed = std::from_chars(text.data(), end, seconds);
     if (parsed.ec != std::errc() || parsed.ptr != end) {
         const auto time = parseTime(text);
-        if (!time) throw CLI::ValidationError(name, time.status().message());
+        if (!time) throw CLI::ValidationError(name, time.status().message() + fractionHint(text));
         seconds = toSeconds(*time);
     }
     constexpr double kLongest = 1e8;  // Three years; above, times in nanoseconds come near their end.
@@ -36,6 +36,13 @@ double secondsOrThrow(const std::string& name, const std::string& text, Zero zer
 }
 
 }  // namespace
+
+std::string fractionHint(const std::string& text) {
+    const auto point = text.find('.');
+    const auto digit = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
+    if (point == std::string::npos || !(digit(point + 1) || (point > 0 && digit(point - 1)))) return "";
+    return "; a fraction with a unit is not accepted, take a smaller unit: 1500ms for 1.5s, 1536MiB for 1.5GiB";
+}
 
 CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& description) {
     return app.add_subcommand(name, description);

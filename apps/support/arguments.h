@@ -11,6 +11,9 @@ namespace troupe::apps {
 /// `app.add_subcommand`, in one place: making an App where it is used would compile most of CLI11 into every command.
 CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& description);
 
+/// What to add to the message of a size or time that did not parse because it has a fraction; else empty.
+std::string fractionHint(const std::string& text);
+
 /// Options whose values carry units. A value that does not parse is reported like any other bad argument. The
 /// variable must outlive the parse; its value at this call is shown as the default.
 

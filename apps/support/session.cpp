@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/support/arguments.h"
 #include "apps/support/units.h"
 #include "base/endpoint.h"
 
@@ -50,8 +51,12 @@ Result<ConfigLoader> loadConfig(const CommonOptions& options) {
         if (equals == std::string::npos)
             return {Code::InvalidArgument,
                     fmt::format("--set {}: expected KEY=VALUE, as in --set tcp.lanes=2", setting)};
-        if (auto status = loader.set(setting.substr(0, equals), setting.substr(equals + 1), "--set"); !status)
-            return status;
+        const std::string value = setting.substr(equals + 1);
+        if (auto status = loader.set(setting.substr(0, equals), value, "--set"); !status) {
+            const bool unit = status.message().find("is not a time") != std::string::npos ||
+                              status.message().find("is not a size") != std::string::npos;
+            return unit ? Status(status.code(), status.message() + fractionHint(value)) : status;
+        }
     }
     return loader;
 }

@@ -43,6 +43,8 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"verify"}, "target is required");
     expectUsageError({"verify", "a:1", "--seconds", "nan"}, "nan");
     expectUsageError({"verify", "a:1", "--seconds", "5parsecs"}, "5parsecs");
+    expectUsageError({"verify", "a:1", "--seconds", "1.5s"}, "1500ms for 1.5s");
+    expectUsageError({"serve", "--size", "1.5GiB"}, "1536MiB for 1.5GiB");
     expectUsageError({"replay", "trace"}, "--target is required");
     expectUsageError({"replay", "t", "--target", "a:1", "--speedup", "2", "--as-fast-as-possible"}, "excludes");
 }
