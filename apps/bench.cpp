@@ -190,7 +190,7 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
         ->check(CLI::Range(1u, 256u))
         ->capture_default_str();
     addSeconds(*command, "--duration", options->seconds, "Time measured for each row");
-    addSeconds(*command, "--warmup", options->warmup, "Time before it");
+    addSeconds(*command, "--warmup", options->warmup, "Time before it", Zero::Allowed);
     command->add_option("--operation", options->operation, "read, write or both")
         ->check(CLI::IsMember({"read", "write", "both"}))
         ->capture_default_str();
@@ -204,9 +204,19 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_flag("--huge", options->huge, "Take local memory from the pool of huge pages");
     command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
     addEngineOptions(*command, options->engine);
-    command->callback([options, &chosen] {
+    const auto* transport = command->get_option("--transport");
+    command->callback([options, transport, &chosen] {
         chosen.name = "bench";
         chosen.json = options->engine.common.json;
+        chosen.check = [options, transport]() -> Status {
+            if (options->local && options->engine.transport == "tcp" && transport->count() != 0)
+                return {Code::InvalidArgument,
+                        "--transport tcp with --local: a local target always goes by the same-process path; leave "
+                        "--transport out, or measure a troupe serve on this machine"};
+            if (auto status = checkOptions(*options); !status) return status;
+            if (auto status = checkEngineArguments(options->engine); !status) return status;
+            return options->local ? Status::ok() : checkTarget(options->engine, options->target);
+        };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });
 }

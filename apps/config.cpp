@@ -47,6 +47,7 @@ void addConfigCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "config";
         chosen.json = options->json;
+        chosen.check = [options] { return loadConfig(*options).status(); };
         chosen.run = [options](Console& console) { return showConfig(*options, console); };
     });
 }

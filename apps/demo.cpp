@@ -204,6 +204,7 @@ void addDemoCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "demo";
         chosen.json = options->common.json;
+        chosen.check = [options] { return loadConfig(options->common).status(); };
         chosen.run = [options](Console& console) { return Demo(*options, console).run(); };
     });
 }

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <iostream>
+
 #include <nlohmann/json.hpp>
 
 #include "apps/bench.h"
@@ -41,13 +43,28 @@ std::string remedyFor(Code code) {
 
 void report(const ChosenCommand& command, const Status& status) {
     const bool missing_file = status.code() == Code::NotFound && status.message().find("segment") == std::string::npos;
-    const std::string remedy = missing_file ? "" : remedyFor(status.code());
+    const bool unreadable_file =
+        status.code() == Code::AccessDenied && status.message().find("cannot open") != std::string::npos;
+    const std::string remedy = missing_file || unreadable_file ? "" : remedyFor(status.code());
     fmt::print(stderr, "troupe {}: {}\n", command.name, status.toString());
     if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
-    if (!command.json) return;
+    if (!command.json || std::ferror(stdout) != 0) return;
     const nlohmann::json answer = {
         {"ok", false}, {"error", {{"code", codeName(status.code())}, {"message", status.message()}, {"try", remedy}}}};
     fmt::print(stdout, "{}\n", answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+/// Nothing of ours throws, but the standard library may, out of memory or the like; a user with --json still gets JSON.
+Status guarded(const std::function<Status()>& call) {
+    try {
+        return call();
+    } catch (const std::bad_alloc&) {
+        return {Code::ResourceExhausted, "out of memory; ask for less"};
+    } catch (const std::exception& error) {
+        // fmt::print throws when the stream takes no more.
+        if (auto status = flushOutput(stdout); !status) return status;
+        return {Code::Internal, error.what()};
+    }
 }
 
 int run(int argc, char** argv) {
@@ -72,7 +89,10 @@ int run(int argc, char** argv) {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         // Help and version are "errors" too, with exit code 0.
-        return app.exit(error) == 0 ? 0 : kUsage;
+        if (app.exit(error) != 0) return kUsage;
+        if (std::cout.flush()) return 0;
+        fmt::print(stderr, "troupe: cannot write to standard output\n");
+        return kFailure;
     }
 
     if (!chosen.run) {
@@ -80,13 +100,22 @@ int run(int argc, char** argv) {
         return kUsage;
     }
 
+    if (chosen.check) {
+        if (const Status status = guarded(chosen.check); !status) {
+            report(chosen, status);
+            return kUsage;
+        }
+    }
     auto stop = StopSignal::install();
     if (!stop) {
         report(chosen, stop.status());
         return kFailure;
     }
     Console console{stdout, stderr, &*stop};
-    const Status status = chosen.run(console);
+    const Status status = guarded([&] {
+        auto ended = chosen.run(console);
+        return ended ? flushOutput(stdout) : ended;
+    });
     if (status) return 0;
     report(chosen, status);
     return kFailure;
@@ -100,7 +129,7 @@ int main(int argc, char** argv) {
     try {
         return troupe::apps::run(argc, argv);
     } catch (const std::exception& error) {
-        // Nothing of ours throws; this is the standard library out of memory or the like.
+        // While reading the arguments or reporting; a command's own are answered by guarded.
         fmt::print(stderr, "troupe: {}\n", error.what());
         return 1;
     }

@@ -281,7 +281,8 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
         ->required();
     addBytes(*command, "--bytes-per-token,--bytes_per_token", options->bytes_per_token,
              "KV-cache bytes of one token: 2 x layers x KV heads x head size x bytes of an element");
-    command->add_option("--requests", options->requests, "Replay the first so many");
+    command->add_option("--requests", options->requests, "Replay the first so many [all]")
+        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{kMaxTraceRequests}));
     auto* speedup = command->add_option("--speedup", options->speedup, "Times the trace's own pace")
                         ->check(CLI::Range(1e-3, 1e9))
                         ->capture_default_str();
@@ -294,6 +295,10 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "replay";
         chosen.json = options->engine.common.json;
+        chosen.check = [options] {
+            if (auto status = checkOptions(*options); !status) return status;
+            return checkVerifiedTarget(options->engine, options->target);
+        };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });
 }

@@ -43,6 +43,18 @@ Status waitForEnd(StopSignal& stop, bool until_eof) {
     return Status::ok();
 }
 
+Status checkOptions(const ServeOptions& options) {
+    if (auto status = checkEngineArguments(options.engine); !status) return status;
+    if (options.engine.transport != "tcp")
+        return {Code::InvalidArgument, fmt::format("--transport {} reaches no other process, so nobody could use the "
+                                                   "memory; serve with tcp",
+                                                   options.engine.transport)};
+    if (options.size < options.regions)
+        return {Code::InvalidArgument,
+                fmt::format("--size {} cannot be split into {} regions", formatBytes(options.size), options.regions)};
+    return Status::ok();
+}
+
 Status serve(const ServeOptions& options, Console& console) {
     auto session = Session::start(options.engine);
     if (!session) return session.status();
@@ -60,7 +72,8 @@ Status serve(const ServeOptions& options, Console& console) {
                    formatAddress(address), engine.localSegmentName(),
                    options.until_eof ? "close standard input" : "Ctrl-C");
     }
-    std::fflush(console.out);
+    // A server whose address nobody can read is of no use.
+    if (auto status = flushOutput(console.out); !status) return status;
     if (auto status = waitForEnd(*console.stop, options.until_eof); !status) return status;
     return engine.freeEngine();
 }
@@ -83,6 +96,7 @@ void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "serve";
         chosen.json = options->engine.common.json;
+        chosen.check = [options] { return checkOptions(*options); };
         chosen.run = [options](Console& console) { return serve(*options, console); };
     });
 }

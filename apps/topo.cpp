@@ -44,6 +44,7 @@ void addTopoCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([arguments, &chosen] {
         chosen.name = "topo";
         chosen.json = arguments->common.json;
+        chosen.check = [arguments] { return checkEngineArguments(*arguments); };
         chosen.run = [arguments](Console& console) { return showTopology(*arguments, console); };
     });
 }

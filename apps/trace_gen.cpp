@@ -22,8 +22,6 @@ struct TraceGenOptions {
 };
 
 Status generate(const TraceGenOptions& options, Console& console) {
-    // The settings do not matter here, but a wrong one should never pass unseen.
-    if (const auto config = loadConfig(options.common); !config) return config.status();
     const auto trace = generateTrace(options.shape);
     std::string text;
     std::size_t blocks = 0;
@@ -79,6 +77,8 @@ void addTraceGenCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "trace-gen";
         chosen.json = options->common.json;
+        // The settings do not matter here, but a wrong one should never pass unseen.
+        chosen.check = [options] { return loadConfig(options->common).status(); };
         chosen.run = [options](Console& console) { return generate(*options, console); };
     });
 }

@@ -311,8 +311,9 @@ void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
         app, "verify",
         "Write and read a segment's memory at random and compare; until SIGINT or a limit, or the first mismatch");
     command->add_option("target", options->target, "Segment, host:port with p2p")->required();
-    addSeconds(*command, "--seconds", options->seconds, "Stop after this long");
-    command->add_option("--rounds", options->rounds, "Stop after this many operations");
+    addSeconds(*command, "--seconds", options->seconds, "Stop after this long [no limit]");
+    command->add_option("--rounds", options->rounds, "Stop after this many operations [no limit]")
+        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 53));
     command->add_option("--seed", options->seed, "Another seed makes other operations")->capture_default_str();
     command->add_option("--inflight", options->inflight, "Operations at the same time")
         ->check(CLI::Range(1u, 1024u))
@@ -322,6 +323,7 @@ void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "verify";
         chosen.json = options->engine.common.json;
+        chosen.check = [options] { return checkVerifiedTarget(options->engine, options->target); };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });
 }

@@ -13,26 +13,36 @@ namespace {
 
 std::uint64_t bytesOrThrow(const std::string& name, const std::string& text) {
     const auto bytes = parseBytes(text);
-    if (!bytes) throw CLI::ValidationError(name, bytes.status().message());
+    if (!bytes) throw CLI::ValidationError(name, bytes.status().message() + fractionHint(text));
+    if (*bytes == 0) throw CLI::ValidationError(name, "a size of 0 makes no sense here; give at least 1 B");
     return *bytes;
 }
 
-double secondsOrThrow(const std::string& name, const std::string& text) {
+double secondsOrThrow(const std::string& name, const std::string& text, Zero zero) {
     double seconds = 0;
     const char* end = text.data() + text.size();
     const auto parsed = std::from_chars(text.data(), end, seconds);
     if (parsed.ec != std::errc() || parsed.ptr != end) {
         const auto time = parseTime(text);
-        if (!time) throw CLI::ValidationError(name, time.status().message());
+        if (!time) throw CLI::ValidationError(name, time.status().message() + fractionHint(text));
         seconds = toSeconds(*time);
     }
     constexpr double kLongest = 1e8;  // Three years; above, times in nanoseconds come near their end.
     if (!(seconds >= 0 && seconds <= kLongest))
         throw CLI::ValidationError(name, fmt::format("'{}' is not between 0 and {:.0e} seconds", text, kLongest));
+    if (seconds == 0 && zero == Zero::Refused)
+        throw CLI::ValidationError(name, fmt::format("'{}' is not more than 0 (up to {:.0e} seconds)", text, kLongest));
     return seconds;
 }
 
 }  // namespace
+
+std::string fractionHint(const std::string& text) {
+    const auto point = text.find('.');
+    const auto digit = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
+    if (point == std::string::npos || !(digit(point + 1) || (point > 0 && digit(point - 1)))) return "";
+    return "; a fraction with a unit is not accepted, take a smaller unit: 1500ms for 1.5s, 1536MiB for 1.5GiB";
+}
 
 CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& description) {
     return app.add_subcommand(name, description);
@@ -50,18 +60,17 @@ CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<st
         name,
         [name, &bytes](const std::vector<std::string>& texts) {
             bytes.clear();
-            for (const auto& text : texts) {
-                bytes.push_back(bytesOrThrow(name, text));
-                if (bytes.back() == 0) throw CLI::ValidationError(name, "a size of 0 makes no sense here");
-            }
+            for (const auto& text : texts) bytes.push_back(bytesOrThrow(name, text));
         },
         description);
     return option->type_name("SIZE,...")->delimiter(',');
 }
 
-CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description) {
+CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description,
+                        Zero zero) {
     auto* option = app.add_option_function<std::string>(
-        name, [name, &seconds](const std::string& text) { seconds = secondsOrThrow(name, text); }, description);
+        name, [name, zero, &seconds](const std::string& text) { seconds = secondsOrThrow(name, text, zero); },
+        description);
     return option->type_name("SECONDS")->default_str(seconds == 0 ? "" : fmt::format("{:g}", seconds));
 }
 

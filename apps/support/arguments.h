@@ -11,15 +11,21 @@ namespace troupe::apps {
 /// `app.add_subcommand`, in one place: making an App where it is used would compile most of CLI11 into every command.
 CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& description);
 
+/// What to add to the message of a size or time that did not parse because it has a fraction; else empty.
+std::string fractionHint(const std::string& text);
+
 /// Options whose values carry units. A value that does not parse is reported like any other bad argument. The
 /// variable must outlive the parse; its value at this call is shown as the default.
 
-/// "4096", "64KiB", "1GiB".
+/// "4096", "64KiB", "1GiB"; never 0.
 CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& bytes, const std::string& description);
 /// "4KiB,64KiB,1MiB"; none may be 0.
 CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<std::uint64_t>& bytes,
                           const std::string& description);
 /// Seconds as a bare number ("5", "0.5"), or with a unit ("500ms", "2s", "1min").
-CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description);
+/// More than 0, or 0 too.
+enum class Zero { Refused, Allowed };
+CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description,
+                        Zero zero = Zero::Refused);
 
 }  // namespace troupe::apps

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
 
@@ -18,11 +20,21 @@ struct Console {
     StopSignal* stop = nullptr;     ///< SIGINT and SIGTERM.
 };
 
+/// Brings the results out of the process; an error when the system did not take them all (a full disk).
+inline Status flushOutput(std::FILE* out) {
+    errno = 0;
+    if (std::fflush(out) == 0 && std::ferror(out) == 0) return Status::ok();
+    const std::string why = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
+    return {Code::ResourceExhausted, "cannot write to standard output" + why};
+}
+
 /// The command that the arguments chose. Each command has a function `addXCommand(app, chosen)` that describes its
 /// options to CLI11 and, when it is the one, fills this in.
 struct ChosenCommand {
     std::string name;
     bool json = false;  ///< The answer, and an error too, is one JSON object on standard output.
+    /// What of the arguments only shows as wrong once all are known; before `run`, exit code 2. Empty: nothing.
+    std::function<Status()> check;
     std::function<Status(Console&)> run;
 };
 

@@ -4,11 +4,19 @@
 
 #include <algorithm>
 
+#include "apps/support/arguments.h"
 #include "apps/support/units.h"
+#include "base/endpoint.h"
 
 extern char** environ;
 
 namespace troupe::apps {
+
+namespace {
+
+bool isP2p(const std::string& metadata) { return metadata == "p2p" || metadata == "P2PHANDSHAKE"; }
+
+}  // namespace
 
 void addCommonOptions(CLI::App& app, CommonOptions& options) {
     app.add_flag("--json", options.json, "Answer with one JSON object on standard output");
@@ -43,10 +51,41 @@ Result<ConfigLoader> loadConfig(const CommonOptions& options) {
         if (equals == std::string::npos)
             return {Code::InvalidArgument,
                     fmt::format("--set {}: expected KEY=VALUE, as in --set tcp.lanes=2", setting)};
-        if (auto status = loader.set(setting.substr(0, equals), setting.substr(equals + 1), "--set"); !status)
-            return status;
+        const std::string value = setting.substr(equals + 1);
+        if (auto status = loader.set(setting.substr(0, equals), value, "--set"); !status) {
+            const bool unit = status.message().find("is not a time") != std::string::npos ||
+                              status.message().find("is not a size") != std::string::npos;
+            return unit ? Status(status.code(), status.message() + fractionHint(value)) : status;
+        }
     }
     return loader;
+}
+
+Status checkEngineArguments(const EngineArguments& arguments) {
+    if (const auto config = loadConfig(arguments.common); !config) return config.status();
+    if (!isP2p(arguments.metadata) && arguments.metadata.rfind("inproc://", 0) != 0)
+        return {Code::InvalidArgument, fmt::format("unknown --metadata '{}'; give p2p", arguments.metadata)};
+    return Status::ok();
+}
+
+Status checkTarget(const EngineArguments& arguments, const std::string& target) {
+    if (!isP2p(arguments.metadata)) return Status::ok();
+    const auto endpoint = Endpoint::parse(target);
+    if (!endpoint) return endpoint.status().withContext("target");
+    if (endpoint->host.empty() || endpoint->port == 0)
+        return {Code::InvalidArgument, fmt::format("target '{}' has no port; give host:port as troupe serve prints it, "
+                                                   "as in 127.0.0.1:41234",
+                                                   target)};
+    return Status::ok();
+}
+
+Status checkVerifiedTarget(const EngineArguments& arguments, const std::string& target) {
+    if (auto status = checkEngineArguments(arguments); !status) return status;
+    if (arguments.transport == "null")
+        return {Code::InvalidArgument, "--transport null moves no bytes, so there is nothing to compare; use tcp"};
+    if (arguments.transport == "host")
+        return {Code::InvalidArgument, "--transport host works within one process only; the target is another, use tcp"};
+    return checkTarget(arguments, target);
 }
 
 Result<ByteRange> largestRange(const std::vector<BufferDesc>& buffers) {

@@ -37,6 +37,13 @@ void addCommonOptions(CLI::App& app, CommonOptions& options);
 /// Common ones included.
 void addEngineOptions(CLI::App& app, EngineArguments& arguments);
 
+/// InvalidArgument when a setting, the metadata or the like of `arguments` can never work.
+Status checkEngineArguments(const EngineArguments& arguments);
+/// The same, for a command that compares what it moves with the segment `target`.
+Status checkVerifiedTarget(const EngineArguments& arguments, const std::string& target);
+/// InvalidArgument when `target` is no name that a segment can have.
+Status checkTarget(const EngineArguments& arguments, const std::string& target);
+
 /// The settings of the file, the environment and `--set`, later ones winning.
 Result<ConfigLoader> loadConfig(const CommonOptions& options);
 

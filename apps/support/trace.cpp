@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -109,11 +110,25 @@ Result<std::vector<TraceRequest>> readTrace(std::istream& in, std::size_t limit)
 }
 
 Result<std::vector<TraceRequest>> readTraceFile(const std::string& path, std::size_t limit) {
+    // A stream over a directory opens, and its buffer throws at the first read.
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored))
+        return {Code::InvalidArgument, fmt::format("trace '{}' is a directory; give a file", path)};
+    errno = 0;
     std::ifstream file(path, std::ios::binary);
-    if (!file) return {Code::NotFound, fmt::format("cannot open trace '{}': {}", path, std::strerror(errno))};
-    auto requests = readTrace(file, limit);
-    if (!requests) return requests.status().withContext("trace '" + path + "'");
-    return requests;
+    if (!file) {
+        const int error = errno;
+        return {error == EACCES ? Code::AccessDenied : Code::NotFound,
+                fmt::format("cannot open trace '{}': {}", path, std::strerror(error))};
+    }
+    // The buffer of a file stream throws what the system refuses in mid-file, whatever the stream's mask.
+    try {
+        auto requests = readTrace(file, limit);
+        if (!requests) return requests.status().withContext("trace '" + path + "'");
+        return requests;
+    } catch (const std::ios_base::failure& error) {
+        return {Code::InvalidArgument, fmt::format("cannot read trace '{}': {}", path, error.what())};
+    }
 }
 
 std::string formatTraceLine(const TraceRequest& request) {

@@ -28,7 +28,8 @@ Result<TraceRequest> parseTraceLine(std::string_view line);
 /// At most `limit` requests (0: all). InvalidArgument names the line: bytes that are not the format, time that runs
 /// backwards, a line or a trace past the bounds below. Blank lines are skipped.
 Result<std::vector<TraceRequest>> readTrace(std::istream& in, std::size_t limit = 0);
-/// NotFound when it cannot be opened.
+/// NotFound or AccessDenied when it cannot be opened, InvalidArgument when it is a directory or reading fails; all
+/// name the path.
 Result<std::vector<TraceRequest>> readTraceFile(const std::string& path, std::size_t limit = 0);
 
 /// The line of a request, without newline.

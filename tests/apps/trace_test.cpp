@@ -85,6 +85,12 @@ TEST(Trace, AMissingFileIsNamed) {
     EXPECT_THAT(trace.status().message(), HasSubstr("/nonexistent/trace.jsonl"));
 }
 
+TEST(Trace, ADirectoryIsNamedAndNotRead) {
+    const auto trace = readTraceFile("/tmp");
+    EXPECT_EQ(trace.status().code(), Code::InvalidArgument);
+    EXPECT_THAT(trace.status().message(), HasSubstr("'/tmp' is a directory"));
+}
+
 TEST(TraceGenerator, TheSameSeedMakesTheSameTraceAndAnotherAnother) {
     const auto text = [](std::uint64_t seed) {
         std::string lines;

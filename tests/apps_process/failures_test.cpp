@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 
 #include "tests/apps_process/troupe_process.h"
@@ -41,26 +43,64 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"verify"}, "target is required");
     expectUsageError({"verify", "a:1", "--seconds", "nan"}, "nan");
     expectUsageError({"verify", "a:1", "--seconds", "5parsecs"}, "5parsecs");
+    expectUsageError({"verify", "a:1", "--seconds", "1.5s"}, "1500ms for 1.5s");
+    expectUsageError({"serve", "--size", "1.5GiB"}, "1536MiB for 1.5GiB");
     expectUsageError({"replay", "trace"}, "--target is required");
     expectUsageError({"replay", "t", "--target", "a:1", "--speedup", "2", "--as-fast-as-possible"}, "excludes");
 }
 
 TEST(Failures, OptionsThatContradictEachOtherSayWhatToDo) {
-    expectFailure({"bench"}, "give a target");
-    expectFailure({"bench", "a:1", "--local"}, "not both");
-    expectFailure({"bench", "a:1", "--transport", "host"}, "--local");
-    expectFailure({"bench", "a:1", "--transport", "null", "--verify"}, "leave --verify out");
-    expectFailure({"bench", "--local", "--duration", "0"}, "--duration");
-    expectFailure({"replay", "t", "--target", "a:1", "--bytes-per-token", "0"}, "--bytes-per-token");
-    expectFailure({"replay", "t", "--target", "a:1", "--staging", "1KiB"}, "--staging");
+    expectUsageError({"bench"}, "give a target");
+    expectUsageError({"bench", "a:1", "--local"}, "not both");
+    expectUsageError({"bench", "a:1", "--transport", "host"}, "--local");
+    expectUsageError({"bench", "a:1", "--transport", "null", "--verify"}, "leave --verify out");
+    expectUsageError({"bench", "--local", "--duration", "0"}, "--duration");
+    expectUsageError({"replay", "t", "--target", "a:1", "--bytes-per-token", "0"}, "--bytes-per-token");
+    expectUsageError({"replay", "t", "--target", "a:1", "--staging", "1KiB"}, "--staging");
+}
+
+TEST(Failures, MemoryThatNobodyCouldReachIsNotServed) {
+    expectUsageError({"serve", "--transport", "host"}, "no other process");
+    expectUsageError({"serve", "--transport", "null"}, "no other process");
+    expectUsageError({"bench", "--local", "--transport", "tcp"}, "same-process path");
+}
+
+TEST(Failures, NothingIsComparedOverATransportThatMovesNothing) {
+    expectUsageError({"verify", "127.0.0.1:1", "--transport", "null"}, "nothing to compare");
+    expectUsageError({"verify", "127.0.0.1:1", "--transport", "host"}, "one process only");
+    expectUsageError({"replay", TROUPE_SMALL_TRACE, "--target", "127.0.0.1:1", "--transport", "null"},
+                     "nothing to compare");
 }
 
 TEST(Failures, WrongSettingsAreNamedWithTheNearestRightOne) {
-    expectFailure({"config", "--set", "tcp.lane=2"}, "tcp.lanes");
-    expectFailure({"config", "--set", "tcp.lanes"}, "KEY=VALUE");
-    expectFailure({"config", "--set", "tcp.lanes=1000"}, "tcp.lanes");
-    expectFailure({"config", "--config", "/nonexistent.json"}, "/nonexistent.json");
-    expectFailure({"topo", "--metadata", "carrier://pigeon"}, "p2p");
+    expectUsageError({"config", "--set", "tcp.lane=2"}, "tcp.lanes");
+    expectUsageError({"config", "--set", "tcp.lanes"}, "KEY=VALUE");
+    expectUsageError({"config", "--set", "tcp.lanes=1000"}, "tcp.lanes");
+    expectUsageError({"config", "--config", "/nonexistent.json"}, "/nonexistent.json");
+    expectUsageError({"topo", "--metadata", "carrier://pigeon"}, "p2p");
+    expectUsageError({"serve", "--set", "tcp.lane=2"}, "tcp.lanes");
+    expectUsageError({"demo", "--set", "tcp.lane=2"}, "tcp.lanes");
+}
+
+TEST(Failures, ATargetWithoutAPortIsSaidBeforeAnythingStarts) {
+    expectUsageError({"verify", "127.0.0.1"}, "has no port");
+    expectUsageError({"bench", "127.0.0.1"}, "has no port");
+    expectUsageError({"replay", "t", "--target", "127.0.0.1:0"}, "has no port");
+    expectUsageError({"verify", "127.0.0.1:99999"}, "99999");
+}
+
+TEST(Failures, LimitsOfZeroAreRefusedWithTheRange) {
+    expectUsageError({"verify", "a:1", "--seconds", "0"}, "not more than 0");
+    expectUsageError({"verify", "a:1", "--rounds", "0"}, "--rounds");
+    expectUsageError({"replay", "t", "--target", "a:1", "--requests", "0"}, "--requests");
+    expectUsageError({"demo", "--verify-seconds", "0"}, "not more than 0");
+}
+
+TEST(Failures, SizesOfZeroAreRefused) {
+    expectUsageError({"serve", "--size", "0"}, "size of 0");
+    expectUsageError({"demo", "--size", "0"}, "size of 0");
+    expectUsageError({"verify", "a:1", "--max-size", "0"}, "size of 0");
+    expectUsageError({"serve", "--size", "2", "--regions", "3"}, "3 regions");
 }
 
 TEST(Failures, NobodyAtTheTargetIsSaidWithTheRemedy) {
@@ -87,6 +127,27 @@ TEST(Failures, AHostileTraceIsRefusedWithItsLine) {
                         << "\n";
     expectFailure({"replay", path, "--target", "127.0.0.1:1"}, "line 2: 'hash_ids[0]'");
     ::unlink(path.c_str());
+}
+
+TEST(Failures, ADirectoryInPlaceOfATraceIsAnErrorInJsonToo) {
+    const auto outcome = runTroupe({"replay", "/tmp", "--target", "127.0.0.1:1", "--json"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("'/tmp' is a directory"));
+    EXPECT_EQ(outcome.json()["error"]["code"], "InvalidArgument");
+}
+
+TEST(Failures, ResultsThatCannotBeWrittenAreNoSuccess) {
+    const std::string errors = testing::TempDir() + "troupe_full_" + std::to_string(::getpid());
+    for (const std::string arguments : {"config", "topo --json", "trace-gen", "serve --size 1MiB", "--help"}) {
+        const std::string command = std::string(TROUPE_PROGRAM) + " " + arguments + " > /dev/full 2> " + errors;
+        const int code = std::system(command.c_str());
+        EXPECT_TRUE(WIFEXITED(code) && WEXITSTATUS(code) == 1) << arguments << " ended with " << code;
+        std::ifstream file(errors);
+        std::ostringstream text;
+        text << file.rdbuf();
+        EXPECT_THAT(text.str(), HasSubstr("cannot write to standard output")) << arguments;
+    }
+    ::unlink(errors.c_str());
 }
 
 TEST(Failures, AServerKilledInMidVerifyEndsItWithAClearError) {
