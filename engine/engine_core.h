@@ -87,8 +87,7 @@ class EngineCore {
 
 template <class Answer, class Build>
 Answer EngineCore::ask(const caf::actor& actor, Build&& build) {
-    if (onAnyTurn())
-        return Status(Code::InvalidArgument, "a blocking call on a loop of the engine would stop it");
+    if (onAnyTurn()) return Status(Code::InvalidArgument, "a blocking call on a loop of the engine would stop it");
     const auto promise = std::make_shared<std::promise<Answer>>();
     auto answer = promise->get_future();
     caf::anon_send(actor, build([promise](Answer value) { promise->set_value(std::move(value)); }));
