@@ -46,6 +46,8 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"verify", "a:1", "--seconds", "1.5s"}, "1500ms for 1.5s");
     expectUsageError({"serve", "--size", "1.5GiB"}, "1536MiB for 1.5GiB");
     expectUsageError({"replay", "trace"}, "--target is required");
+    expectUsageError({"bench", "a:1", "--sweep", "--block_size", "4KiB"}, "excludes");
+    expectUsageError({"bench", "a:1", "--sweep", "--batch_size", "4"}, "excludes");
     expectUsageError({"replay", "t", "--target", "a:1", "--speedup", "2", "--as-fast-as-possible"}, "excludes");
 }
 
