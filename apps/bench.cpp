@@ -181,11 +181,10 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     auto* command = addCommand(app, "bench", "Measure reads and writes of a segment");
     command->add_option("target", options->target, "Segment, host:port with p2p");
     command->add_flag("--local", options->local, "Work on memory of the own segment instead of a target");
-    auto* blocks = addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
+    auto* blocks =
+        addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
     auto* batches = command->add_option("--batch_size,--batch-size", options->batch_sizes, "Requests of one batch");
-    batches->delimiter(',')
-        ->check(CLI::Range(1u, 65536u))
-        ->capture_default_str();
+    batches->delimiter(',')->check(CLI::Range(1u, 65536u))->capture_default_str();
     command->add_option("--threads", options->threads, "Submitting threads")
         ->check(CLI::Range(1u, 256u))
         ->capture_default_str();

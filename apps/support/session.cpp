@@ -84,7 +84,8 @@ Status checkVerifiedTarget(const EngineArguments& arguments, const std::string& 
     if (arguments.transport == "null")
         return {Code::InvalidArgument, "--transport null moves no bytes, so there is nothing to compare; use tcp"};
     if (arguments.transport == "host")
-        return {Code::InvalidArgument, "--transport host works within one process only; the target is another, use tcp"};
+        return {Code::InvalidArgument,
+                "--transport host works within one process only; the target is another, use tcp"};
     return checkTarget(arguments, target);
 }
 

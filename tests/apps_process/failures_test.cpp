@@ -31,7 +31,9 @@ void expectFailure(const std::vector<std::string>& arguments, const std::string&
 
 TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({}, "which command");
-    expectUsageError({"frobnicate"}, "frobnicate");
+    expectUsageError({"frobnicate"}, "unknown command 'frobnicate'");
+    expectUsageError({"srve"}, "did you mean 'serve'?");
+    expectUsageError({"help", "srve"}, "did you mean 'serve'?");
     expectUsageError({"bench", "a:1", "--blok_size", "4KiB"}, "--blok_size");
     expectUsageError({"bench", "a:1", "--block_size", "4KiQ"}, "4KiQ");
     expectUsageError({"bench", "a:1", "--block_size", "0"}, "size of 0");
