@@ -88,8 +88,7 @@ Status TransferEngine::unregisterLocalMemory(void* addr, bool update_metadata) {
     const auto region = core.regions.beginRemoval(reinterpret_cast<std::uint64_t>(addr));
     if (!region) return region.status();
     const auto users = core.ask<Result<std::vector<BatchID>>>(core.supervisor, [&](auto reply) {
-        return QuiesceRange{region->range, core.regions.regions().version(),
-                            Clock::now() + core.settings().unregister_timeout, std::move(reply)};
+        return QuiesceRange{region->range, core.regions.regions().version(), Clock::now() + core.settings().unregister_timeout, std::move(reply)};
     });
     if (!users || !users->empty()) {
         core.regions.cancelRemoval(region->id);
