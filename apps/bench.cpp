@@ -181,11 +181,10 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     auto* command = addCommand(app, "bench", "Measure reads and writes of a segment");
     command->add_option("target", options->target, "Segment, host:port with p2p");
     command->add_flag("--local", options->local, "Work on memory of the own segment instead of a target");
-    addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
-    command->add_option("--batch_size,--batch-size", options->batch_sizes, "Requests of one batch")
-        ->delimiter(',')
-        ->check(CLI::Range(1u, 65536u))
-        ->capture_default_str();
+    auto* blocks =
+        addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
+    auto* batches = command->add_option("--batch_size,--batch-size", options->batch_sizes, "Requests of one batch");
+    batches->delimiter(',')->check(CLI::Range(1u, 65536u))->capture_default_str();
     command->add_option("--threads", options->threads, "Submitting threads")
         ->check(CLI::Range(1u, 256u))
         ->capture_default_str();
@@ -200,7 +199,9 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
         ->capture_default_str();
     command->add_flag("--verify", options->verify, "Compare the contents after each row");
     command->add_flag("--scatter", options->scatter, "Blocks in scattered order on both sides, so that none merge");
-    command->add_flag("--sweep", options->sweep, "Block sizes 4 KiB to 4 MiB by batches of 1, 16 and 128");
+    command->add_flag("--sweep", options->sweep, "Block sizes 4 KiB to 4 MiB by batches of 1, 16 and 128")
+        ->excludes(blocks)
+        ->excludes(batches);
     command->add_flag("--huge", options->huge, "Take local memory from the pool of huge pages");
     command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
     addEngineOptions(*command, options->engine);

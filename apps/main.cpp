@@ -1,6 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -67,6 +72,49 @@ Status guarded(const std::function<Status()>& call) {
     }
 }
 
+/// Levenshtein distance: insertions, deletions and replacements that make `a` into `b`.
+std::size_t editDistance(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> row(b.size() + 1);
+    std::iota(row.begin(), row.end(), std::size_t{0});
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        std::size_t diagonal = std::exchange(row[0], i);
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+            diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+        }
+    }
+    return row[b.size()];
+}
+
+std::vector<const CLI::App*> commandNamed(const CLI::App& app, const std::string& name) {
+    return app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
+}
+
+/// For a first argument that is no command of `app`.
+int unknownCommand(const CLI::App& app, const std::string& name) {
+    constexpr std::size_t kFar = 3;  // Edits; names that differ by as much are not meant.
+    std::string nearest;
+    std::size_t best = kFar;
+    // A name may be long; its first bytes tell enough.
+    for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+        const std::size_t distance = editDistance(std::string_view(name).substr(0, 64), command->get_name());
+        if (distance >= best) continue;
+        best = distance;
+        nearest = command->get_name();
+    }
+    fmt::print(stderr, "troupe: unknown command '{}'{}\n  try: troupe --help\n", name,
+               nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+    return kUsage;
+}
+
+/// "help" is --help, and "help X" is "X --help".
+std::vector<std::string> spellOutHelp(std::vector<std::string> arguments) {
+    if (arguments.empty() || arguments.front() != "help") return arguments;
+    arguments.erase(arguments.begin());
+    arguments.insert(arguments.begin() + (arguments.empty() ? 0 : 1), "--help");
+    return arguments;
+}
+
 int run(int argc, char** argv) {
     CLI::App app("Troupe moves memory between processes and machines.", "troupe");
     app.require_subcommand(0, 1);
@@ -85,8 +133,13 @@ int run(int argc, char** argv) {
     addTraceGenCommand(app, chosen);
     addConfigCommand(app, chosen);
     addTopoCommand(app, chosen);
+    auto arguments = spellOutHelp(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+    if (!arguments.empty() && arguments.front().rfind('-', 0) != 0 && commandNamed(app, arguments.front()).empty())
+        return unknownCommand(app, arguments.front());
+    // CLI11 takes them from the back.
+    std::reverse(arguments.begin(), arguments.end());
     try {
-        app.parse(argc, argv);
+        app.parse(arguments);
     } catch (const CLI::ParseError& error) {
         // Help and version are "errors" too, with exit code 0.
         if (app.exit(error) != 0) return kUsage;

@@ -11,6 +11,21 @@ namespace {
 
 using testing::HasSubstr;
 
+TEST(HelpCommand, IsTheHelpFlag) {
+    for (const char* command : {"", "serve"}) {
+        std::vector<std::string> words = {"help"};
+        std::vector<std::string> flags = {"--help"};
+        if (*command != '\0') {
+            words.push_back(command);
+            flags.insert(flags.begin(), command);
+        }
+        const auto outcome = runTroupe(words);
+        EXPECT_EQ(outcome.code, 0) << outcome.err;
+        EXPECT_NE(outcome.out, "");
+        EXPECT_EQ(outcome.out, runTroupe(flags).out);
+    }
+}
+
 TEST(ServeCommand, AnnouncesItsMemoryAndEndsWithItsInput) {
     Server server("16MiB", {"--regions", "3"});
     EXPECT_FALSE(server.segment().empty());

@@ -31,7 +31,9 @@ void expectFailure(const std::vector<std::string>& arguments, const std::string&
 
 TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({}, "which command");
-    expectUsageError({"frobnicate"}, "frobnicate");
+    expectUsageError({"frobnicate"}, "unknown command 'frobnicate'");
+    expectUsageError({"srve"}, "did you mean 'serve'?");
+    expectUsageError({"help", "srve"}, "did you mean 'serve'?");
     expectUsageError({"bench", "a:1", "--blok_size", "4KiB"}, "--blok_size");
     expectUsageError({"bench", "a:1", "--block_size", "4KiQ"}, "4KiQ");
     expectUsageError({"bench", "a:1", "--block_size", "0"}, "size of 0");
@@ -46,6 +48,8 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"verify", "a:1", "--seconds", "1.5s"}, "1500ms for 1.5s");
     expectUsageError({"serve", "--size", "1.5GiB"}, "1536MiB for 1.5GiB");
     expectUsageError({"replay", "trace"}, "--target is required");
+    expectUsageError({"bench", "a:1", "--sweep", "--block_size", "4KiB"}, "excludes");
+    expectUsageError({"bench", "a:1", "--sweep", "--batch_size", "4"}, "excludes");
     expectUsageError({"replay", "t", "--target", "a:1", "--speedup", "2", "--as-fast-as-possible"}, "excludes");
 }
 
