@@ -124,6 +124,9 @@ void ControlServer::onFrame(const ClientPtr& client, ControlFrame frame) {
         if (!greeted) refuse(*client, greeted);
         return;
     }
+    // A client that asks and does not read must not pile up answers.
+    if (client->channel->queuedBytes() > kSmallFramesRoom + client->descriptor_bytes)
+        return client->channel->close(Status(Code::CapacityExceeded, "the peer asks faster than it reads"));
     switch (frame.type) {
         case ControlType::Ping: {
             const auto ping = Ping::decode(frame);
@@ -153,7 +156,7 @@ Status ControlServer::greet(Client& client, const ControlFrame& frame) {
 void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame) {
     const auto request = DescriptorRequest::decode(frame);
     if (!request) return refuse(*client, request.status());
-    if (client->describing)
+    if (client->describing || client->channel->queuedBytes() > kSmallFramesRoom)
         return refuse(*client, Status(Code::CapacityExceeded, "a descriptor request before the last was answered"));
     client->describing = true;
     const std::weak_ptr<Client> weak = client;
@@ -165,6 +168,7 @@ void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame)
                            auto encoded =
                                Descriptor{json ? *json : std::string()}.encode(settings_.max_descriptor_bytes);
                            if (!encoded) return refuse(*self, encoded.status());
+                           self->descriptor_bytes = encoded->size();
                            static_cast<void>(self->channel->send(std::move(*encoded)));
                        }});
 }

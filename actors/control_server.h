@@ -34,7 +34,8 @@ class ControlServer final : public HostedActor {
     struct Client {
         std::unique_ptr<ControlChannel> channel;
         bool greeted = false;
-        bool describing = false;  ///< A descriptor is on its way; one at a time bounds the queue.
+        std::uint64_t descriptor_bytes = 0;  ///< Of the last descriptor sent: what its queue may hold.
+        bool describing = false;             ///< A descriptor is on its way; one at a time bounds the queue.
     };
     using ClientPtr = std::shared_ptr<Client>;
 

@@ -512,8 +512,9 @@ void Loop::releaseTurnAfterDriving() {
     const bool wake_thread = !asleep || nextWake() < thread_wakes_;
     giveTurnBack();
     if (wake_thread) {
-        parked_.store(Sleep::Armed, std::memory_order_seq_cst);
-        ring();
+        // Straight to the thread: another driver may be asleep by now, and parked_ is its own.
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
     }
 }
 

@@ -68,9 +68,11 @@ void PeerMonitor::on_exit() {
 // --- connecting --------------------------------------------------------------------------------------------------
 
 void PeerMonitor::connect() {
-    retry_timer_ = 0;
+    loop().cancelTimer(std::exchange(retry_timer_, 0));
+    if (std::exchange(resolving_, true)) return;
     if (state_ == PeerState::Unknown) state_ = PeerState::Connecting;
     resolver_.resolve(target_.control.host, loop().now() + settings_.connect_timeout, [this](Result<std::string> host) {
+        resolving_ = false;
         if (channel_) return;
         if (host)
             connectTo(*host);

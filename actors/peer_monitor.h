@@ -71,6 +71,7 @@ class PeerMonitor final : public HostedActor {
     Incarnation answering_;  ///< Who answered the last handshake.
     std::string peer_name_;
     std::shared_ptr<const SegmentDesc> desc_;  ///< Last one fetched.
+    bool resolving_ = false;                   ///< The host name is being looked up.
     bool fetching_ = false;
     bool fetch_again_ = false;    ///< Asked for while one was on its way.
     std::uint32_t failures_ = 0;  ///< In a row.

@@ -52,6 +52,8 @@ caf::behavior SegmentDirectory::make_behavior() {
         [this](const Shutdown& request) {
             for (auto& [index, entry] : entries_)
                 if (entry->monitor) send(entry->monitor, request);
+            // The name is free at once for a successor.
+            if (store_) store_->withdraw(local_.name, [](const Status&) {});
             quit();
         },
     };
@@ -150,7 +152,7 @@ void SegmentDirectory::resolveInStore(Entry& entry) {
         self->expect = desc->incarnation;
         if (!self->monitor)
             startMonitor(*self, desc->control);
-        else
+        else if (!self->opening.empty() || !self->syncing.empty())
             send(self->monitor, FetchDescriptor{});
     });
 }
@@ -326,9 +328,9 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
     if (went_down && entry->peer) {
         tellDataPlane(DropPeer{event.index, Status(Code::PeerDown, event.cause.toString()), false});
         announce(*entry, PeerState::Down, event.cause);
-        // The store may know its successor; with p2p the monitor finds it at the same endpoint.
-        if (store_) resolveInStore(*entry);
     }
+    // The store may know its successor, now or after a while; with p2p the monitor finds it at the same endpoint.
+    if (event.state == PeerState::Down && entry->peer && store_) resolveInStore(*entry);
     removeUnused(event.index);
 }
 

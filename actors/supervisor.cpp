@@ -93,6 +93,7 @@ void Supervisor::startControlServer() {
 // --- transports --------------------------------------------------------------------------------------------------
 
 void Supervisor::install(const InstallTransport& request) {
+    if (ending_) return request.reply(Status(Code::Canceled, "the engine ends"));
     InstalledTransport entry;
     entry.transport = request.transport;
     entry.preference = request.preference;

@@ -58,20 +58,30 @@ class CallThread {
     using Job = std::function<void(bool run)>;  ///< False: the engine ends; answer without doing it.
 
     CallThread() = default;
-    ~CallThread() {
-        {
-            const std::lock_guard lock(mutex_);
-            ending_ = true;
-        }
-        wake_.notify_all();
-        if (thread_.joinable()) thread_.join();
-        for (Job& job : jobs_) job(false);
-    }
+    ~CallThread() { end(); }
     CallThread(const CallThread&) = delete;
     CallThread& operator=(const CallThread&) = delete;
 
+    /// Finishes the job that runs, and answers the others and all that come later with `run` false. Idempotent.
+    void end() {
+        std::deque<Job> unanswered;
+        {
+            const std::lock_guard lock(mutex_);
+            ending_ = true;
+            unanswered.swap(jobs_);
+        }
+        wake_.notify_all();
+        if (thread_.joinable()) thread_.join();
+        for (Job& job : unanswered) job(false);
+    }
+
     void add(Job job) {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
+        if (ending_) {
+            lock.unlock();
+            job(false);
+            return;
+        }
         jobs_.push_back(std::move(job));
         if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
         wake_.notify_all();
@@ -101,13 +111,13 @@ class CallThread {
 /// The actor behind ActorApi::actor. Lives on the control loop.
 class EngineActorImpl final : public HostedActor {
   public:
-    EngineActorImpl(caf::actor_config& config, Loop& loop, TransferEngine& engine, ActorApi& api, CallThread& calls,
-                    caf::actor directory, Logger log)
+    EngineActorImpl(caf::actor_config& config, Loop& loop, TransferEngine& engine, std::shared_ptr<CallThread> calls,
+                    caf::actor directory, std::chrono::milliseconds open_timeout, Logger log)
         : HostedActor(config, loop, std::move(log)),
           engine_(engine),
-          api_(api),
-          calls_(calls),
-          directory_(std::move(directory)) {}
+          calls_(std::move(calls)),
+          directory_(std::move(directory)),
+          open_timeout_(open_timeout) {}
 
     const char* name() const override { return "troupe.engine"; }
 
@@ -145,8 +155,8 @@ class EngineActorImpl final : public HostedActor {
         const auto batch = engine_.allocateBatchID(std::max<std::size_t>(count, 1));
         if (!batch) return toCafError(batch.status());
         const auto self = caf::actor(this);
-        const Status submitted =
-            api_.submit(*batch, request.requests, [self](BatchID id) { caf::anon_send(self, BatchEnded{id}); });
+        const Status submitted = ActorApi::submit(engine_, *batch, request.requests,
+                                                  [self](BatchID id) { caf::anon_send(self, BatchEnded{id}); });
         if (!submitted) {
             static_cast<void>(engine_.freeBatchID(*batch));
             return toCafError(submitted);
@@ -182,7 +192,7 @@ class EngineActorImpl final : public HostedActor {
             const auto desc = engine_.getSegmentDescByID(*segment);
             promise.deliver(SegmentOpened{*segment, desc ? *desc : nullptr});
         };
-        send(directory_, OpenSegment{request.name, api_.openDeadline(), reply});
+        send(directory_, OpenSegment{request.name, saturatedAdd(Clock::now(), open_timeout_), reply});
         return promise;
     }
 
@@ -191,7 +201,7 @@ class EngineActorImpl final : public HostedActor {
     caf::result<void> callElsewhere(Function function) {
         auto promise = make_response_promise();
         // The actor's memory must be there for `this` until the job is done; CallThread ends before the engine does.
-        calls_.add([self = caf::actor(this), promise, function](bool run) mutable {
+        calls_->add([self = caf::actor(this), promise, function](bool run) mutable {
             const Status result = run ? function() : Status(Code::Canceled, "the engine ended");
             if (result)
                 promise.deliver(caf::unit);
@@ -202,29 +212,28 @@ class EngineActorImpl final : public HostedActor {
     }
 
     TransferEngine& engine_;
-    ActorApi& api_;
-    CallThread& calls_;
+    std::shared_ptr<CallThread> calls_;
     caf::actor directory_;
+    const std::chrono::milliseconds open_timeout_;
     std::unordered_map<BatchID, std::pair<std::size_t, ReportPromise>> submitted_;
 };
 
-ActorApi::ActorApi(TransferEngine& engine, EngineCore& core)
-    : engine_(engine), open_timeout_(core.settings().open_timeout), calls_(std::make_unique<CallThread>()) {
-    const auto actor =
-        spawnHosted<EngineActorImpl>(*core.control_loop, engine, *this, *calls_, core.directory, core.options.log);
+ActorApi::ActorApi(TransferEngine& engine, EngineCore& core) : calls_(std::make_shared<CallThread>()) {
+    const auto actor = spawnHosted<EngineActorImpl>(*core.control_loop, engine, calls_, core.directory,
+                                                    core.settings().open_timeout, core.options.log);
     actor_ = caf::actor_cast<EngineActor>(caf::actor_cast<caf::strong_actor_ptr>(actor));
 }
 
 ActorApi::~ActorApi() {
-    // Jobs may need the loops, so they end while everything still runs; then the actor is told, and it is in nobody's
-    // hands but the senders'.
-    calls_.reset();
+    // Jobs may need the loops, so they end while everything still runs. The actor shares the queue and has what comes
+    // later answered.
+    calls_->end();
     caf::anon_send_exit(actor_, caf::exit_reason::user_shutdown);
 }
 
-Status ActorApi::submit(BatchID batch, const std::vector<TransferRequest>& requests,
+Status ActorApi::submit(TransferEngine& engine, BatchID batch, const std::vector<TransferRequest>& requests,
                         std::function<void(BatchID)> on_done) {
-    return engine_.submit(batch, requests, std::move(on_done));
+    return engine.submit(batch, requests, std::move(on_done));
 }
 
 }  // namespace troupe

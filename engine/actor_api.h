@@ -86,12 +86,10 @@ class ActorApi {
 
   private:
     friend class EngineActorImpl;
-    Status submit(BatchID batch, const std::vector<TransferRequest>& requests, std::function<void(BatchID)> on_done);
-    TimePoint openDeadline() const { return saturatedAdd(Clock::now(), open_timeout_); }
+    static Status submit(TransferEngine& engine, BatchID batch, const std::vector<TransferRequest>& requests,
+                         std::function<void(BatchID)> on_done);
 
-    TransferEngine& engine_;
-    const std::chrono::milliseconds open_timeout_;
-    std::unique_ptr<CallThread> calls_;  ///< Outlives the actor's use of it: ends first, in the destructor.
+    std::shared_ptr<CallThread> calls_;
     EngineActor actor_;
 };
 

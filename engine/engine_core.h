@@ -81,6 +81,7 @@ class EngineCore {
 
     std::mutex life_mutex;  ///< init and freeEngine exclude each other.
     std::atomic<std::uint32_t> next_tracker{0};
+    std::atomic<std::uint32_t> submitting{0};  ///< Threads inside a submit; freeEngine waits for them.
     std::atomic<bool> failed{false};
     Status fatal;  ///< Written once before `failed`.
 };
@@ -88,9 +89,10 @@ class EngineCore {
 template <class Answer, class Build>
 Answer EngineCore::ask(const caf::actor& actor, Build&& build) {
     if (onAnyTurn()) return Status(Code::InvalidArgument, "a blocking call on a loop of the engine would stop it");
-    const auto promise = std::make_shared<std::promise<Answer>>();
+    // The message alone holds the promise, so that one that dies unanswered breaks it.
+    auto promise = std::make_shared<std::promise<Answer>>();
     auto answer = promise->get_future();
-    caf::anon_send(actor, build([promise](Answer value) { promise->set_value(std::move(value)); }));
+    caf::anon_send(actor, build([held = std::move(promise)](Answer value) { held->set_value(std::move(value)); }));
     try {
         return answer.get();
     } catch (const std::future_error&) {

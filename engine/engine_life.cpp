@@ -186,6 +186,8 @@ Status TransferEngine::freeEngine() {
 
 void TransferEngine::stop() {
     EngineCore& core = *core_;
+    // A submit that saw the engine running brings its tasks before the trackers are told to end them all.
+    while (core.submitting.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
     core.actor_api.reset();
     if (core.supervisor) {
         auto ended = core.actors_ended->get_future();
@@ -195,9 +197,7 @@ void TransferEngine::stop() {
     }
     for (const auto& loop : core.data_loops) loop->stop();
     if (core.control_loop) core.control_loop->stop();
-    core.trackers.clear();
-    core.directory = nullptr;
-    core.supervisor = nullptr;
+    // The handles stay: a call that began before may still use them. ~EngineCore lets them go.
     core.listener.reset();
     const std::unique_lock lock(core.transports_mutex);
     core.transports.clear();

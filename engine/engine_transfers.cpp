@@ -40,6 +40,20 @@ Status checkRequest(const TransferRequest& request, std::size_t index, const Eng
     return Status::ok();
 }
 
+/// Counts the calling thread in for its scope.
+class CountedIn {
+  public:
+    explicit CountedIn(std::atomic<std::uint32_t>& count) : count_(count) {
+        count_.fetch_add(1, std::memory_order_seq_cst);
+    }
+    ~CountedIn() { count_.fetch_sub(1, std::memory_order_release); }
+    CountedIn(const CountedIn&) = delete;
+    CountedIn& operator=(const CountedIn&) = delete;
+
+  private:
+    std::atomic<std::uint32_t>& count_;
+};
+
 void fillTask(Task& task, const TransferRequest& request, const Config& settings, TimePoint default_deadline) {
     task.local = static_cast<std::byte*>(request.source);
     task.remote = request.target_offset;
@@ -77,6 +91,8 @@ Status TransferEngine::submitTransfer(BatchID batch, const std::vector<TransferR
 Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& requests,
                               std::function<void(BatchID)> on_done) {
     EngineCore& core = *core_;
+    // Counted before the engine's life is looked at, so that freeEngine sees either no submit or its tasks.
+    const CountedIn counted(core.submitting);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
     if (!batch) return staleBatch(id);
