@@ -110,7 +110,8 @@ struct WorkerJoined {
 /// checked before `version` and name the range are refused from here on; those handled earlier are waited for.
 struct AwaitSourceIdle {
     ByteRange range;
-    std::uint64_t version = 0;  ///< Of the registration snapshot that first lacked the range; 0: nothing is unregistered.
+    std::uint64_t version =
+        0;  ///< Of the registration snapshot that first lacked the range; 0: nothing is unregistered.
     TimePoint deadline;
     std::function<void(const std::vector<BatchID>&)> reply;  ///< Empty, or the batches still using it at the deadline.
 };
