@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
-#include <numeric>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +16,7 @@
 #include "apps/topo.h"
 #include "apps/trace_gen.h"
 #include "apps/verify.h"
+#include "base/edit_distance.h"
 
 namespace troupe::apps {
 
@@ -70,20 +69,6 @@ Status guarded(const std::function<Status()>& call) {
         if (auto status = flushOutput(stdout); !status) return status;
         return {Code::Internal, error.what()};
     }
-}
-
-/// Levenshtein distance: insertions, deletions and replacements that make `a` into `b`.
-std::size_t editDistance(std::string_view a, std::string_view b) {
-    std::vector<std::size_t> row(b.size() + 1);
-    std::iota(row.begin(), row.end(), std::size_t{0});
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-        std::size_t diagonal = std::exchange(row[0], i);
-        for (std::size_t j = 1; j <= b.size(); ++j) {
-            const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-        }
-    }
-    return row[b.size()];
 }
 
 std::vector<const CLI::App*> commandNamed(const CLI::App& app, const std::string& name) {

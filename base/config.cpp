@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/config_units.h"
+#include "base/edit_distance.h"
 
 namespace troupe {
 
@@ -164,20 +165,6 @@ std::string environmentName(std::string_view key) {
     std::string name(kEnvironmentPrefix);
     for (const char c : key) name += c == '.' ? '_' : c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
     return name;
-}
-
-/// Levenshtein distance: insertions, deletions and replacements that make `a` into `b`.
-std::size_t editDistance(std::string_view a, std::string_view b) {
-    std::vector<std::size_t> row(b.size() + 1);
-    for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-        std::size_t diagonal = std::exchange(row[0], i);
-        for (std::size_t j = 1; j <= b.size(); ++j) {
-            const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-        }
-    }
-    return row[b.size()];
 }
 
 /// `spell` gives a key as the reader would write it.
