@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
 #include <future>
 #include <thread>
 
@@ -114,10 +115,12 @@ class LoopTest : public testing::TestWithParam<bool> {
         loop_->stop();
     }
 
+    /// `seen` is one of newSeen(): actors write to it until the loop stops.
     caf::actor spawnAdder(Adder::Seen& seen) {
         actors_.push_back(spawnHosted<Adder>(*loop_, seen));
         return actors_.back();
     }
+    Adder::Seen& newSeen() { return seen_.emplace_back(); }
     /// Runs `work` on the loop's turn and waits for it.
     template <class Work>
     void onTurn(Work&& work) {
@@ -129,6 +132,7 @@ class LoopTest : public testing::TestWithParam<bool> {
         ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
     }
 
+    std::deque<Adder::Seen> seen_;
     caf::actor_system_config config_;
     caf::actor_system system_{oneThread(config_)};
     std::unique_ptr<Loop> loop_;
@@ -223,7 +227,7 @@ TEST_P(LoopTest, WatchedDescriptorsWakeItUntilTheyAreUnwatched) {
 }
 
 TEST_P(LoopTest, RunsItsActorsAndTellsThemOfTheEndOfARun) {
-    Adder::Seen seen;
+    Adder::Seen& seen = newSeen();
     const auto adder = spawnAdder(seen);
     for (std::uint64_t i = 1; i <= 1000; ++i) caf::anon_send(adder, i);
     EXPECT_TRUE(eventually([&] { return seen.sum == 500500; }));
@@ -232,7 +236,7 @@ TEST_P(LoopTest, RunsItsActorsAndTellsThemOfTheEndOfARun) {
 }
 
 TEST_P(LoopTest, DeliverRunsTheActorInTheCallersThreadWhenItMayDrive) {
-    Adder::Seen seen;
+    Adder::Seen& seen = newSeen();
     const auto adder = spawnAdder(seen);
     onTurn([] {});
     bool in_my_thread = false;
@@ -263,7 +267,7 @@ TEST_P(LoopTest, DriveUntilEndsAtItsTimeoutWhenNothingMoves) {
         EXPECT_EQ(end, Loop::Drive::Busy);
     }
     // The loop goes on by itself afterwards.
-    Adder::Seen seen;
+    Adder::Seen& seen = newSeen();
     const auto adder = spawnAdder(seen);
     caf::anon_send(adder, std::uint64_t{5});
     EXPECT_TRUE(eventually([&] { return seen.sum == 5; }));
@@ -298,9 +302,8 @@ TEST_P(LoopTest, TimersFireOnTimeAfterADriverLeft) {
 TEST_P(LoopTest, FourThreadsRaceToDriveAndNothingIsLost) {
     constexpr int kThreads = 4;
     constexpr int kEach = 3000;
-    Adder::Seen seen[kThreads];
     std::vector<caf::actor> adders;
-    for (auto& one : seen) adders.push_back(spawnAdder(one));
+    for (int t = 0; t < kThreads; ++t) adders.push_back(spawnAdder(newSeen()));
     Poked poked;
     onTurn([&] { loop_->addPollable(&poked); });
     std::atomic<int> lost{0};
@@ -308,7 +311,7 @@ TEST_P(LoopTest, FourThreadsRaceToDriveAndNothingIsLost) {
     for (int t = 0; t < kThreads; ++t)
         threads.emplace_back([&, t] {
             for (std::uint64_t i = 1; i <= kEach; ++i) {
-                const auto done = [&] { return seen[t].sum.load() == i; };
+                const auto done = [&] { return seen_[static_cast<std::size_t>(t)].sum.load() == i; };
                 if (i % 2 == 0)
                     loop_->deliver(Clock::now(),
                                    [&] { caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1}); });
@@ -324,7 +327,7 @@ TEST_P(LoopTest, FourThreadsRaceToDriveAndNothingIsLost) {
         });
     for (auto& thread : threads) thread.join();
     EXPECT_EQ(lost, 0);
-    for (auto& one : seen) {
+    for (auto& one : seen_) {
         EXPECT_EQ(one.sum, static_cast<std::uint64_t>(kEach));
         EXPECT_EQ(one.wrong, 0);
     }
@@ -353,7 +356,7 @@ TEST_P(LoopTest, ADriverThatSleepsIsWokenByWorkAndByStop) {
     std::thread driver([&] {
         while (!done) static_cast<void>(loop_->driveUntil([&] { return done.load(); }, kPatience));
     });
-    Adder::Seen seen;
+    Adder::Seen& seen = newSeen();
     const auto adder = spawnAdder(seen);
     for (std::uint64_t i = 1; i <= 20; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
