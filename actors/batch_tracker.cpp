@@ -4,6 +4,7 @@
 
 #include <caf/behavior.hpp>
 
+#include "actors/nic_worker.h"
 #include "messages/control_plane.h"
 
 namespace troupe {
@@ -17,11 +18,8 @@ BatchTracker::BatchTracker(caf::actor_config& config, Loop& loop, std::uint32_t 
 
 caf::behavior BatchTracker::make_behavior() {
     return {
-        [this](const SubmitTasks& submit) { logic_.onSubmit(submit, loop().iterationTime()); },
-        [this](const SliceReport& report) {
-            last_suspect_ = UINT32_MAX;
-            logic_.onReport(report);
-        },
+        [this](const SubmitTasks& submit) { handle(submit); },
+        [this](const SliceReport& report) { handle(report); },
         [this](const UsePeer& use) { logic_.onUsePeer(use); },
         [this](const DropPeer& drop) { logic_.onDropPeer(drop); },
         [this](const WorkerJoined& joined) {
@@ -37,15 +35,26 @@ caf::behavior BatchTracker::make_behavior() {
     };
 }
 
+void BatchTracker::handle(const SubmitTasks& submit) { logic_.onSubmit(submit, loop().iterationTime()); }
+
+void BatchTracker::handle(const SliceReport& report) {
+    last_suspect_ = UINT32_MAX;
+    logic_.onReport(report);
+}
+
 void BatchTracker::on_exit() {
     loop().cancelTimer(timer_);
     workers_.clear();
     directory_ = nullptr;
 }
 
-void BatchTracker::sendTrain(std::uint32_t worker, Train train) { send(workers_[worker], std::move(train)); }
+void BatchTracker::sendTrain(std::uint32_t worker, Train& train) {
+    if (workers_[worker]) tell(*caf::actor_cast<NicWorker*>(workers_[worker]), train);
+}
 
-void BatchTracker::sendReset(std::uint32_t worker, ResetPath reset) { send(workers_[worker], std::move(reset)); }
+void BatchTracker::sendReset(std::uint32_t worker, ResetPath reset) {
+    if (workers_[worker]) tell(*caf::actor_cast<NicWorker*>(workers_[worker]), reset);
+}
 
 void BatchTracker::suspectPeer(std::uint32_t peer, const Status& cause) {
     if (std::exchange(last_suspect_, peer) != peer) send(directory_, SuspectPeer{peer, cause});
@@ -55,8 +64,7 @@ void BatchTracker::wakeAt(TimePoint when) {
     loop().cancelTimer(timer_);
     timer_ = loop().runAt(when, [this] {
         timer_ = 0;
-        logic_.onTimer(loop().now());
-        logic_.flush();
+        asHandler([this] { logic_.onTimer(loop().now()); });
     });
 }
 

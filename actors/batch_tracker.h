@@ -15,13 +15,17 @@ class BatchTracker final : public HostedActor, private TrackerOutput {
 
     const char* name() const override { return "troupe.batch_tracker"; }
 
+    // For tell().
+    void handle(const SubmitTasks& submit);
+    void handle(const SliceReport& report);
+
   protected:
     caf::behavior make_behavior() override;
     void afterMessages() override { logic_.flush(); }
     void on_exit() override;
 
   private:
-    void sendTrain(std::uint32_t worker, Train train) override;
+    void sendTrain(std::uint32_t worker, Train& train) override;
     void sendReset(std::uint32_t worker, ResetPath reset) override;
     void suspectPeer(std::uint32_t peer, const Status& cause) override;
     void wakeAt(TimePoint when) override;

@@ -2,24 +2,47 @@
 
 #include <exception>
 
-#include <caf/exit_reason.hpp>
 #include <caf/sec.hpp>
+#include <caf/system_messages.hpp>
 
 namespace troupe {
+
+namespace {
+
+void logException(spdlog::logger& log, const char* actor, const std::exception_ptr& thrown) {
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const std::exception& e) {
+        log.critical("actor {} ended by an exception: {}", actor, e.what());
+    } catch (...) {
+        log.critical("actor {} ended by an exception", actor);
+    }
+}
+
+}  // namespace
 
 HostedActor::HostedActor(caf::actor_config& config, Loop& loop, Logger log)
     : caf::event_based_actor(config), log_(std::move(log)), loop_(loop) {
     set_default_handler(caf::drop);
     set_exception_handler([this](std::exception_ptr& thrown) -> caf::error {
-        try {
-            std::rethrow_exception(thrown);
-        } catch (const std::exception& e) {
-            log_->critical("actor {} ended by an exception: {}", name(), e.what());
-        } catch (...) {
-            log_->critical("actor {} ended by an exception", name());
-        }
+        logException(*log_, name(), thrown);
         return caf::sec::runtime_error;
     });
+}
+
+void HostedActor::endByException() {
+    logException(*log_, name(), std::current_exception());
+    enqueue(caf::make_mailbox_element(nullptr, caf::make_message_id(), caf::no_stages,
+                                      caf::exit_msg{address(), caf::make_error(caf::sec::runtime_error)}),
+            nullptr);
+}
+
+void HostedActor::finishMessages() {
+    after_due_ = false;
+    if (mailbox().closed()) return;  // It ended meanwhile.
+    busy_ = true;
+    guarded([this] { afterMessages(); });
+    busy_ = false;
 }
 
 void HostedActor::enqueue(caf::mailbox_element_ptr message, caf::execution_unit*) {
@@ -31,8 +54,10 @@ void HostedActor::launch(caf::execution_unit*, bool lazy, bool hide) {
 }
 
 caf::resumable::resume_result HostedActor::resume(caf::execution_unit* unit, std::size_t max_throughput) {
+    busy_ = true;
     const auto result = caf::event_based_actor::resume(unit, max_throughput);
-    if (result != caf::resumable::done) afterMessages();
+    if (result != caf::resumable::done) guarded([this] { afterMessages(); });
+    busy_ = false;
     return result;
 }
 

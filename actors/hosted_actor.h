@@ -1,10 +1,12 @@
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include <caf/actor_config.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
+#include <caf/mailbox_element.hpp>
 
 #include "actors/loop.h"
 #include "base/log.h"
@@ -27,17 +29,69 @@ class HostedActor : public caf::event_based_actor {
 
     Loop& loop() const { return loop_; }
 
+    /// When afterMessages follows a message that was handled in place.
+    enum class After {
+        Now,
+        NextIteration,  ///< Other messages will come before it, and share it.
+    };
+
+    /// Calls `handler` in place of sending the message it handles, where nobody could tell the difference: on the
+    /// loop's turn, while no handler of this actor runs and its mailbox holds nothing that was sent before. Spares the
+    /// mailbox and the dispatch, most of what a small message costs. False: nothing was done, send the message.
+    template <class Handler>
+    bool handleInPlace(Handler&& handler, After after = After::Now) {
+        if (busy_ || !loop_.onTurn() || !mailbox().blocked()) return false;
+        asHandler(std::forward<Handler>(handler), after);
+        return true;
+    }
+
   protected:
     /// Called once after each run of message handlers: the place to send what they gathered, as one message.
     virtual void afterMessages() {}
+
+    /// Runs `work` as a message handler is run: what a timer of the actor's does. On the turn, not from a handler.
+    template <class Work>
+    void asHandler(Work&& work, After after = After::Now) {
+        busy_ = true;
+        guarded(std::forward<Work>(work));
+        if (after == After::Now)
+            guarded([this] { afterMessages(); });
+        else
+            loop_.runAfterMessages(this);
+        busy_ = false;
+    }
 
     Logger log_;
 
   private:
     friend class Loop;
+    /// An exception ends the actor, as one that escapes from a CAF handler does.
+    template <class Work>
+    void guarded(Work&& work) {
+        try {
+            work();
+        } catch (...) {
+            endByException();
+        }
+    }
+    void endByException();
+    /// The rest of After::NextIteration.
+    void finishMessages();
+
     Loop& loop_;
+    bool busy_ = false;                     ///< A handler or afterMessages runs. On the turn.
+    bool after_due_ = false;                ///< In the loop's list of actors whose afterMessages is due. On the turn.
     HostedActor* next_in_inbox_ = nullptr;  ///< Link of the loop's inbox; an actor is in it at most once.
 };
+
+/// Hands `message` to `to`, which has `handle(const Message&)`: in place when that can be, otherwise through its
+/// mailbox. The message is moved from only when it goes through the mailbox. Any thread.
+template <class Actor, class Message>
+void tell(Actor& to, Message& message, HostedActor::After after = HostedActor::After::Now) {
+    static_assert(std::is_base_of_v<HostedActor, Actor>);
+    if (to.handleInPlace([&] { to.handle(std::as_const(message)); }, after)) return;
+    to.enqueue(caf::make_mailbox_element(nullptr, caf::make_message_id(), caf::no_stages, std::move(message)), nullptr);
+}
 
 /// Spawns an actor of class T on `loop`; T's constructor gets (actor_config&, Loop&, args...). Hidden: it does not
 /// count for the host's await_all_actors_done.

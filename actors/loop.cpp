@@ -26,9 +26,6 @@ namespace {
 // enqueue must tell its own turn from a foreign thread; comparing a pointer is the cheapest way.
 thread_local const Loop* current_loop = nullptr;
 
-// True while the thread's messages need not wake a loop on standby; see Loop::QuietScope.
-thread_local bool quiet_delivery = false;
-
 constexpr std::size_t kMessagesPerResume = 64;
 
 // Rounds of actors in one iteration: enough for a chain submit -> train -> post, and for its report; a longer
@@ -71,13 +68,23 @@ void Loop::makeReady(HostedActor* actor) {
     actor->next_in_inbox_ = inbox_.load(std::memory_order_relaxed);
     while (!inbox_.compare_exchange_weak(actor->next_in_inbox_, actor, std::memory_order_seq_cst)) {
     }
-    const Sleep parked = parked_.load(std::memory_order_seq_cst);
-    if (parked == Sleep::Armed || parked == Sleep::Driver || (parked == Sleep::Standby && !quiet_delivery)) ring();
+    if (parked_.load(std::memory_order_seq_cst) != Sleep::Awake) ring();
 }
 
-Loop::QuietScope::QuietScope() { quiet_delivery = true; }
+void Loop::runAfterMessages(HostedActor* actor) {
+    if (std::exchange(actor->after_due_, true)) return;
+    caf::intrusive_ptr_add_ref(actor->ctrl());
+    after_due_.push_back(actor);
+}
 
-Loop::QuietScope::~QuietScope() { quiet_delivery = false; }
+void Loop::finishMessages() {
+    // None of them makes another one due.
+    for (HostedActor* actor : after_due_) {
+        actor->finishMessages();
+        caf::intrusive_ptr_release(actor->ctrl());
+    }
+    after_due_.clear();
+}
 
 void Loop::ring() {
     const Sleep parked = parked_.exchange(Sleep::Awake, std::memory_order_seq_cst);
@@ -234,7 +241,8 @@ Loop::Progress Loop::iterate() {
 }
 
 bool Loop::runReady() {
-    bool moved = false;
+    bool moved = !after_due_.empty();
+    if (moved) finishMessages();
     for (int round = 0; round < kRounds && runActors(); ++round) moved = true;
     return moved;
 }
@@ -319,17 +327,23 @@ int Loop::timeoutFor(TimePoint wake) const {
 bool Loop::sleepArmed() {
     setPollableInterest(true);
     parked_.store(Sleep::Armed, std::memory_order_seq_cst);
-    if (inboxEmpty() && ready_.empty() && armPollables() && !stopping_.load(std::memory_order_relaxed)) return true;
+    if (inboxEmpty() && ready_.empty() && after_due_.empty() && armPollables() &&
+        !stopping_.load(std::memory_order_relaxed))
+        return true;
     parked_.store(Sleep::Awake, std::memory_order_seq_cst);
     return false;
 }
 
 bool Loop::sleepStandby() {
+    // The true time, not the iteration's: a timer that fired meanwhile must be seen to be gone.
+    return after_due_.empty() && sleepStandby(Clock::now());
+}
+
+bool Loop::sleepStandby(TimePoint now) {
     setPollableInterest(false);
     parked_.store(Sleep::Standby, std::memory_order_seq_cst);
     if (inboxEmpty() && ready_.empty() && !stopping_.load(std::memory_order_relaxed)) {
-        // The true time, not the iteration's: a timer that fired meanwhile must be seen to be gone.
-        scheduleGrace(Clock::now());
+        scheduleGrace(now);
         return true;
     }
     parked_.store(Sleep::Awake, std::memory_order_seq_cst);
@@ -365,7 +379,7 @@ void Loop::adaptSpin(bool woken, Duration slept) {
 
 void Loop::sleepAsDriver(TimePoint deadline) {
     parked_.store(Sleep::Driver, std::memory_order_seq_cst);
-    if (inboxEmpty() && ready_.empty() && armPollables()) {
+    if (inboxEmpty() && ready_.empty() && after_due_.empty() && armPollables()) {
         const TimePoint start = Clock::now();
         std::array<epoll_event, 4> events{};
         const int count = ::epoll_wait(driver_epoll_.get(), events.data(), static_cast<int>(events.size()),
@@ -447,7 +461,8 @@ void Loop::threadMain() {
             const TimePoint now = Clock::now();
             if (woken.grace) grace_ends_ = {};
             if (woken.grace && !woken.rung && !interest_on_ && now < last_drive_ + options_.drive_grace &&
-                sleepers.load(std::memory_order_seq_cst) == 0 && inboxEmpty() && nextWake() > now) {
+                sleepers.load(std::memory_order_seq_cst) == 0 && inboxEmpty() && after_due_.empty() &&
+                nextWake() > now) {
                 const TimePoint driven = last_drive_;
                 scheduleGrace(now);
                 last_drive_ = driven;
@@ -469,7 +484,7 @@ void Loop::threadMain() {
     turn_.lock();
     current_loop = this;
     for (int i = 0; i < kLastRuns; ++i) {
-        const bool ran = runActors();
+        const bool ran = runReady();
         if (!runPosted() && !ran) break;
     }
     current_loop = nullptr;

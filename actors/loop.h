@@ -90,13 +90,13 @@ class Loop final : public Reactor {
     template <class Done>
     Drive driveUntil(Done&& done, std::chrono::microseconds timeout);
 
-    /// Call `send` (which enqueues messages to actors here) without waking the loop's thread. If the loop sleeps, one
+    /// Hands `message` to an actor here (see `tell`) without waking the loop's thread. If the loop sleeps, one
     /// iteration runs in the calling thread, so that work starts at once; but a caller that was last seen to wait right
     /// after it submitted will run the loop in a moment anyhow, and then the messages of several submits share one
     /// iteration (should it not come after all, the grace timer brings the loop's thread).
     /// `now` is any recent time: reading the clock is a good part of what a small submit costs.
-    template <class Send>
-    void deliver(TimePoint now, Send&& send);
+    template <class Actor, class Message>
+    void deliver(TimePoint now, Actor& to, Message message);
 
     /// One iteration if the loop sleeps: what a status poll contributes.
     void help();
@@ -159,7 +159,11 @@ class Loop final : public Reactor {
     Progress iterate();
     /// Leaves the loop to the next driver, with the grace timer as a safety net. False: there is work, nothing changed.
     bool sleepStandby();
+    bool sleepStandby(TimePoint now);
     bool runReady();
+    /// Calls the actor's afterMessages at the start of the next iteration.
+    void runAfterMessages(HostedActor* actor);
+    void finishMessages();
     bool runActors();
     bool runPosted();
     bool fireTimers(TimePoint now);
@@ -179,12 +183,6 @@ class Loop final : public Reactor {
     void ring();
     bool inboxEmpty() const;
 
-    /// While one lives, the calling thread's messages do not wake a loop on standby.
-    class QuietScope {
-      public:
-        QuietScope();
-        ~QuietScope();
-    };
     void noteDeliver(TimePoint now) { last_deliver_.store(now.time_since_epoch().count(), std::memory_order_relaxed); }
     bool tryTakeTurn();
     void giveTurnBack();
@@ -215,6 +213,7 @@ class Loop final : public Reactor {
     // Everything below is touched only by the holder of the turn.
     std::vector<HostedActor*> ready_;
     std::vector<HostedActor*> running_;
+    std::vector<HostedActor*> after_due_;  ///< Each holds a reference.
     std::vector<Pollable*> pollables_;
     struct Watch {
         std::uint32_t events = 0;
@@ -289,19 +288,24 @@ Loop::Drive Loop::driveUntil(Done&& done, std::chrono::microseconds timeout) {
     return finished ? Drive::Done : Drive::TimedOut;
 }
 
-template <class Send>
-void Loop::deliver(TimePoint now, Send&& send) {
-    if (!options_.drivable || onTurn()) return send();
-    if (waits_follow_.load(std::memory_order_relaxed) && parked_.load(std::memory_order_relaxed) == Sleep::Standby) {
+template <class Actor, class Message>
+void Loop::deliver(TimePoint now, Actor& to, Message message) {
+    if (!options_.drivable || onTurn()) return tell(to, message);
+    const bool share =
+        waits_follow_.load(std::memory_order_relaxed) && parked_.load(std::memory_order_relaxed) == Sleep::Standby;
+    // With the turn held nobody sleeps on the inbox, so a message rings no bell.
+    if (!tryTakeTurn()) return tell(to, message);
+    iterated_at_ = now;
+    if (share) {
         noteDeliver(now);
-        const QuietScope quiet;
-        return send();
+        tell(to, message, Actor::After::NextIteration);
+        if (sleepStandby(now)) return giveTurnBack();
+        iterate();
+    } else {
+        tell(to, message);
+        iterate();
+        noteDeliver(Clock::now());
     }
-    if (!tryTakeTurn()) return send();
-    // With the turn held nobody sleeps on the inbox, so the send rings no bell.
-    send();
-    iterate();
-    noteDeliver(Clock::now());
     releaseTurnAfterDriving();
 }
 

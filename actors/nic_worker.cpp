@@ -4,6 +4,8 @@
 
 #include <caf/behavior.hpp>
 
+#include "actors/batch_tracker.h"
+
 namespace troupe {
 
 NicWorker::NicWorker(caf::actor_config& config, Loop& loop, std::uint32_t index, std::unique_ptr<Nic> nic,
@@ -15,8 +17,8 @@ NicWorker::NicWorker(caf::actor_config& config, Loop& loop, std::uint32_t index,
 caf::behavior NicWorker::make_behavior() {
     loop().addPollable(this);
     return {
-        [this](const Train& train) { logic_->onTrain(train); },
-        [this](const ResetPath& reset) { logic_->onReset(reset); },
+        [this](const Train& train) { handle(train); },
+        [this](const ResetPath& reset) { handle(reset); },
         [this](const UsePeer& use) { logic_->onUsePeer(use); },
         [this](const DropPeer& drop) { logic_->onDropPeer(drop); },
         [this](const AwaitPeersIdle& wait) { logic_->onAwaitPeersIdle(wait, Clock::now()); },
@@ -29,6 +31,8 @@ void NicWorker::on_exit() {
     trackers_.clear();
 }
 
-void NicWorker::sendReport(std::uint32_t tracker, SliceReport report) { send(trackers_[tracker], std::move(report)); }
+void NicWorker::sendReport(std::uint32_t tracker, SliceReport& report) {
+    tell(*caf::actor_cast<BatchTracker*>(trackers_[tracker]), report);
+}
 
 }  // namespace troupe

@@ -16,6 +16,10 @@ class NicWorker final : public HostedActor, private Pollable, private WorkerOutp
 
     const char* name() const override { return "troupe.nic_worker"; }
 
+    // For tell().
+    void handle(const Train& train) { logic_->onTrain(train); }
+    void handle(const ResetPath& reset) { logic_->onReset(reset); }
+
   protected:
     caf::behavior make_behavior() override;
     void on_exit() override;
@@ -25,7 +29,7 @@ class NicWorker final : public HostedActor, private Pollable, private WorkerOutp
     bool arm() override { return logic_->arm(); }
     int waitFd() const override { return logic_->nic().waitFd(); }
     TimePoint nextDeadline() const override { return logic_->nextDeadline(); }
-    void sendReport(std::uint32_t tracker, SliceReport report) override;
+    void sendReport(std::uint32_t tracker, SliceReport& report) override;
 
     std::vector<caf::actor> trackers_;
     std::unique_ptr<WorkerLogic> logic_;

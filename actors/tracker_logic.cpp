@@ -207,8 +207,8 @@ void TrackerLogic::fill(std::uint32_t index) {
         if (path.train.flights.empty()) continue;
         path.train.tracker = index_;
         path.train.peer = index;
-        output_.sendTrain(path.worker, std::move(path.train));
-        path.train = Train{};
+        output_.sendTrain(path.worker, path.train);
+        path.train.flights.clear();
     }
 }
 

@@ -16,7 +16,8 @@ namespace troupe {
 class TrackerOutput {
   public:
     virtual ~TrackerOutput() = default;
-    virtual void sendTrain(std::uint32_t worker, Train train) = 0;
+    /// May take what is in `train`.
+    virtual void sendTrain(std::uint32_t worker, Train& train) = 0;
     virtual void sendReset(std::uint32_t worker, ResetPath reset) = 0;
     /// Work to `peer` failed in a way that only its directory entry can mend (stale incarnation, peer gone).
     virtual void suspectPeer(std::uint32_t peer, const Status& cause) = 0;

@@ -61,35 +61,44 @@ void WorkerLogic::onTrain(const Train& train) {
             refused = opened.status();
     }
     const std::uint64_t slice = nic_->info().slice_bytes;
-    scratch_.clear();
+    cut_ = 0;
     for (const Flight& flight : train.flights) {
         const std::uint32_t cookie = allocate(flight, train.tracker, train.peer);
         if (!refused.isOk()) {
             refuse(cookie, refused);
             continue;
         }
-        const std::uint64_t step = flight.whole ? flight.length : slice;
-        for (std::uint64_t done = 0; done < flight.length; done += step) {
-            const std::uint64_t length = std::min(step, flight.length - done);
-            scratch_.push_back({flight.local + done, flight.remote + done, length, cookie, flight.opcode});
-            ++out_[cookie].requests;
-        }
+        out_[cookie].requests = cutFlight(flight, cookie, flight.whole ? flight.length : slice);
     }
-    if (scratch_.empty()) return;
-    const std::size_t taken = entry.backlog.empty() ? nic_->post(*entry.path, scratch_) : 0;
-    if (taken < scratch_.size()) {
+    if (cut_ == 0) return;
+    const std::span<const WorkRequest> requests(scratch_.data(), cut_);
+    const std::size_t taken = entry.backlog.empty() ? nic_->post(*entry.path, requests) : 0;
+    if (taken < requests.size()) {
         if (entry.backlog.empty()) backlogged_.push_back(train.peer);
-        entry.backlog.insert(entry.backlog.end(), scratch_.begin() + static_cast<std::ptrdiff_t>(taken),
-                             scratch_.end());
+        const auto rest = requests.subspan(taken);
+        entry.backlog.insert(entry.backlog.end(), rest.begin(), rest.end());
     }
+}
+
+/// Appends the work requests of a flight, `step` bytes each, to `scratch_`; returns how many.
+std::uint32_t WorkerLogic::cutFlight(const Flight& flight, std::uint64_t cookie, std::uint64_t step) {
+    const auto count = static_cast<std::size_t>((flight.length - 1) / step + 1);
+    if (cut_ + count > scratch_.size()) scratch_.resize(2 * (cut_ + count));
+    WorkRequest* request = &scratch_[cut_];
+    for (std::uint64_t done = 0; done < flight.length; done += step, ++request)
+        *request = {flight.local + done, flight.remote + done, step, cookie, flight.opcode};
+    request[-1].length = flight.length - (count - 1) * step;
+    cut_ += count;
+    return static_cast<std::uint32_t>(count);
 }
 
 void WorkerLogic::postBacklog(PeerPath& peer) {
     while (!peer.backlog.empty() && peer.path) {
         constexpr std::size_t kBurst = 256;
         const std::size_t count = std::min(kBurst, peer.backlog.size());
-        scratch_.assign(peer.backlog.begin(), peer.backlog.begin() + static_cast<std::ptrdiff_t>(count));
-        const std::size_t taken = nic_->post(*peer.path, scratch_);
+        if (scratch_.size() < count) scratch_.resize(count);
+        std::copy_n(peer.backlog.begin(), count, scratch_.begin());
+        const std::size_t taken = nic_->post(*peer.path, {scratch_.data(), count});
         peer.backlog.erase(peer.backlog.begin(), peer.backlog.begin() + static_cast<std::ptrdiff_t>(taken));
         if (taken < count) return;
     }
@@ -184,10 +193,13 @@ SliceReport& WorkerLogic::reportFor(std::uint32_t tracker) {
 bool WorkerLogic::sendReports() {
     bool sent = false;
     for (std::uint32_t tracker = 0; tracker < reports_.size(); ++tracker) {
-        SliceReport& report = reports_[tracker];
-        if (report.settled.empty() && report.failed.empty()) continue;
-        report.worker = index_;
-        output_.sendReport(tracker, std::exchange(report, {}));
+        if (reports_[tracker].settled.empty() && reports_[tracker].failed.empty()) continue;
+        // The tracker may answer with a train at once, and its refusals go to the next report.
+        std::swap(sending_, reports_[tracker]);
+        sending_.worker = index_;
+        output_.sendReport(tracker, sending_);
+        sending_.settled.clear();
+        sending_.failed.clear();
         sent = true;
     }
     return sent;

@@ -16,7 +16,8 @@ namespace troupe {
 class WorkerOutput {
   public:
     virtual ~WorkerOutput() = default;
-    virtual void sendReport(std::uint32_t tracker, SliceReport report) = 0;
+    /// May take what is in `report`. The tracker may send a Train before this returns.
+    virtual void sendReport(std::uint32_t tracker, SliceReport& report) = 0;
 };
 
 /// The mind of a NicWorker: cuts flights into work requests, posts them, and turns what the Nic gives back into
@@ -58,6 +59,7 @@ class WorkerLogic {
     };
 
     std::uint32_t allocate(const Flight& flight, std::uint32_t tracker, std::uint32_t peer);
+    std::uint32_t cutFlight(const Flight& flight, std::uint64_t cookie, std::uint64_t step);
     void refuse(std::uint32_t out, const Status& cause);
     void failRequest(const WorkRequest& request, const Status& cause, bool retryable, bool quiesced);
     void settle(std::uint32_t out, std::uint32_t requests, std::uint64_t bytes);
@@ -77,9 +79,11 @@ class WorkerLogic {
     std::vector<Out> out_;
     std::vector<std::uint32_t> free_;
 
-    std::vector<WorkRequest> scratch_;
+    std::vector<WorkRequest> scratch_;  ///< Requests on their way to the Nic; never shrinks.
+    std::size_t cut_ = 0;               ///< Of `scratch_`, in use by onTrain.
     Sweep sweep_;
     std::vector<SliceReport> reports_;  ///< By tracker.
+    SliceReport sending_;
     std::vector<AwaitPeersIdle> waits_;
 };
 

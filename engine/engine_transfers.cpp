@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "actors/batch_tracker.h"
 #include "engine/engine_core.h"
 
 namespace troupe {
@@ -125,10 +126,8 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     for (std::uint32_t i = 0; i < count; ++i)
         fillTask(batch->task(static_cast<std::uint32_t>(first) + i), requests[i], settings, deadline);
     Loop& loop = *core.data_loops[batch->tracker()];
-    loop.deliver(now, [&] {
-        caf::anon_send(core.trackers[batch->tracker()],
-                       SubmitTasks{&*batch, static_cast<std::uint32_t>(first), count, version});
-    });
+    loop.deliver(now, *caf::actor_cast<BatchTracker*>(core.trackers[batch->tracker()]),
+                 SubmitTasks{&*batch, static_cast<std::uint32_t>(first), count, version});
     return Status::ok();
 }
 

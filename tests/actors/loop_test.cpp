@@ -8,6 +8,7 @@
 #include <atomic>
 #include <deque>
 #include <future>
+#include <stdexcept>
 #include <thread>
 
 #include <caf/actor_system.hpp>
@@ -54,16 +55,23 @@ class Adder final : public HostedActor {
     Adder(caf::actor_config& config, Loop& loop, Seen& seen)
         : HostedActor(config, loop, makeSilentLogger()), seen_(seen) {}
 
+    void handle(const std::uint64_t& value) {
+        if (busy_.exchange(true)) ++seen_.wrong;
+        if (!loop().onTurn()) ++seen_.wrong;
+        if (value == kThrows) {
+            busy_ = false;
+            throw std::runtime_error("told to");
+        }
+        seen_.unguarded += value;
+        seen_.last_thread = std::this_thread::get_id();
+        seen_.sum.store(seen_.unguarded);
+        busy_ = false;
+    }
+    static constexpr std::uint64_t kThrows = UINT64_MAX;
+
   protected:
     caf::behavior make_behavior() override {
-        return {[this](std::uint64_t value) {
-            if (busy_.exchange(true)) ++seen_.wrong;
-            if (!loop().onTurn()) ++seen_.wrong;
-            seen_.unguarded += value;
-            seen_.last_thread = std::this_thread::get_id();
-            seen_.sum.store(seen_.unguarded);
-            busy_ = false;
-        }};
+        return {[this](std::uint64_t value) { handle(value); }};
     }
     void afterMessages() override { ++seen_.batches; }
 
@@ -132,7 +140,10 @@ class LoopTest : public testing::TestWithParam<bool> {
         ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
     }
 
+    // What actors write to outlives the loop.
     std::deque<Adder::Seen> seen_;
+    std::vector<std::uint64_t> values_;
+    std::atomic<int> ends_{0};
     caf::actor_system_config config_;
     caf::actor_system system_{oneThread(config_)};
     std::unique_ptr<Loop> loop_;
@@ -242,7 +253,7 @@ TEST_P(LoopTest, DeliverRunsTheActorInTheCallersThreadWhenItMayDrive) {
     bool in_my_thread = false;
     for (int i = 0; i < 1000 && !in_my_thread; ++i) {
         const std::uint64_t before = seen.sum;
-        loop_->deliver(Clock::now(), [&] { caf::anon_send(adder, std::uint64_t{1}); });
+        loop_->deliver(Clock::now(), *caf::actor_cast<Adder*>(adder), std::uint64_t{1});
         ASSERT_TRUE(eventually([&] { return seen.sum == before + 1; }));
         in_my_thread = seen.last_thread.load() == std::this_thread::get_id();
         if (!GetParam()) {
@@ -271,6 +282,93 @@ TEST_P(LoopTest, DriveUntilEndsAtItsTimeoutWhenNothingMoves) {
     const auto adder = spawnAdder(seen);
     caf::anon_send(adder, std::uint64_t{5});
     EXPECT_TRUE(eventually([&] { return seen.sum == 5; }));
+}
+
+/// Notes the order in which values come, whichever way they come.
+class Listing final : public HostedActor {
+  public:
+    Listing(caf::actor_config& config, Loop& loop, std::vector<std::uint64_t>& values, std::atomic<int>& ends)
+        : HostedActor(config, loop, makeSilentLogger()), values_(values), ends_(ends) {}
+    void handle(const std::uint64_t& value) {
+        values_.push_back(value);
+        if (value == kEcho) {
+            // Of a handler's own messages to itself none may overtake it or run inside it.
+            std::uint64_t next = kEcho + 1;
+            tell(*this, next);
+            values_.push_back(kEcho);
+        }
+    }
+    static constexpr std::uint64_t kEcho = 1000;
+
+  protected:
+    caf::behavior make_behavior() override {
+        return {[this](std::uint64_t value) { handle(value); }};
+    }
+    void afterMessages() override { ++ends_; }
+
+  private:
+    std::vector<std::uint64_t>& values_;
+    std::atomic<int>& ends_;
+};
+
+TEST_P(LoopTest, InPlaceOrThroughTheMailboxTheOrderIsThatOfSending) {
+    std::vector<std::uint64_t>& values = values_;
+    const auto actor = spawnHosted<Listing>(*loop_, values, ends_);
+    actors_.push_back(actor);
+    auto& listing = *caf::actor_cast<Listing*>(actor);
+    onTurn([] {});
+    onTurn([&] {
+        const auto say = [&](std::uint64_t value) { tell(listing, value); };
+        say(1);
+        EXPECT_EQ(values, (std::vector<std::uint64_t>{1})) << "nothing waits, so it is handled in place";
+        say(2);
+        caf::anon_send(actor, std::uint64_t{3});
+        say(4);
+        EXPECT_EQ(values, (std::vector<std::uint64_t>{1, 2})) << "4 must not overtake 3";
+    });
+    onTurn([&] { EXPECT_EQ(values, (std::vector<std::uint64_t>{1, 2, 3, 4})); });
+    onTurn([&] {
+        std::uint64_t echo = Listing::kEcho;
+        tell(listing, echo);
+        EXPECT_EQ(values.size(), 6u);
+    });
+    onTurn([&] {
+        EXPECT_EQ(values, (std::vector<std::uint64_t>{1, 2, 3, 4, Listing::kEcho, Listing::kEcho, Listing::kEcho + 1}));
+    });
+}
+
+TEST_P(LoopTest, AfterMessagesThatIsPutOffComesWithTheNextIteration) {
+    const auto actor = spawnHosted<Listing>(*loop_, values_, ends_);
+    actors_.push_back(actor);
+    auto& listing = *caf::actor_cast<Listing*>(actor);
+    onTurn([] {});
+    int before = 0;
+    onTurn([&] {
+        before = ends_;
+        for (std::uint64_t i = 0; i < 10; ++i) tell(listing, i, HostedActor::After::NextIteration);
+        EXPECT_EQ(values_.size(), 10u);
+        EXPECT_EQ(ends_, before);
+    });
+    EXPECT_TRUE(eventually([&] { return ends_ == before + 1; }));
+}
+
+TEST_P(LoopTest, AnExceptionInPlaceEndsTheActorAndTheMessagesAfterItAreDropped) {
+    Adder::Seen& seen = newSeen();
+    const auto adder = spawnAdder(seen);
+    onTurn([] {});
+    std::atomic<bool> ended{false};
+    adder->attach_functor([&](const caf::error&) { ended = true; });
+    onTurn([&] {
+        std::uint64_t bad = Adder::kThrows;
+        tell(*caf::actor_cast<Adder*>(adder), bad);
+    });
+    EXPECT_TRUE(eventually([&] { return ended.load(); }));
+    onTurn([&] {
+        std::uint64_t late = 1;
+        tell(*caf::actor_cast<Adder*>(adder), late);
+    });
+    onTurn([] {});
+    EXPECT_EQ(seen.sum, 0u);
 }
 
 TEST_P(LoopTest, PollablesWakeItWhoeverDroveItLast) {
@@ -313,8 +411,8 @@ TEST_P(LoopTest, FourThreadsRaceToDriveAndNothingIsLost) {
             for (std::uint64_t i = 1; i <= kEach; ++i) {
                 const auto done = [&] { return seen_[static_cast<std::size_t>(t)].sum.load() == i; };
                 if (i % 2 == 0)
-                    loop_->deliver(Clock::now(),
-                                   [&] { caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1}); });
+                    loop_->deliver(Clock::now(), *caf::actor_cast<Adder*>(adders[static_cast<std::size_t>(t)]),
+                                   std::uint64_t{1});
                 else
                     caf::anon_send(adders[static_cast<std::size_t>(t)], std::uint64_t{1});
                 if (i % 16 == 0) poked.poke();

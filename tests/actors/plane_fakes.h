@@ -31,7 +31,7 @@ class RecordedTracker : public TrackerOutput {
         ResetPath reset;
     };
 
-    void sendTrain(std::uint32_t worker, Train train) override {
+    void sendTrain(std::uint32_t worker, Train& train) override {
         EXPECT_FALSE(train.flights.empty()) << "an empty train";
         for (const Flight& flight : train.flights) {
             EXPECT_GT(flight.length, 0u);

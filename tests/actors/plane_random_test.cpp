@@ -22,7 +22,8 @@ constexpr std::uint32_t kTasks = 24;
 constexpr std::uint64_t kLongest = 2000;
 constexpr std::uint64_t kBatchBytes = kTasks * kLongest;
 
-/// The whole data plane in one thread. Every actor has one mailbox, in which a message lies as soon as it is sent.
+/// The whole data plane in one thread. Every actor has one mailbox, in which a message lies as soon as it is sent,
+/// unless it is handled in place.
 class Plane {
   public:
     explicit Plane(std::uint64_t seed)
@@ -59,13 +60,15 @@ class Plane {
 
     struct TrackerNode final : TrackerOutput {
         TrackerNode(Plane& owner, std::uint32_t index) : plane(owner), logic(index, index, owner.regions_, *this) {}
-        void sendTrain(std::uint32_t worker, Train train) override {
+        void sendTrain(std::uint32_t worker, Train& train) override {
             for (const Flight& flight : train.flights) plane.checkFlight(flight);
             WorkerNode& to = *plane.workers_[worker];
+            if (to.mailbox.empty() && plane.inPlace()) return to.logic.onTrain(train);
             to.mailbox.push_back([&to, train = std::move(train)] { to.logic.onTrain(train); });
         }
         void sendReset(std::uint32_t worker, ResetPath reset) override {
             WorkerNode& to = *plane.workers_[worker];
+            if (to.mailbox.empty() && plane.inPlace()) return to.logic.onReset(reset);
             to.mailbox.push_back([&to, reset = std::move(reset)] { to.logic.onReset(reset); });
         }
         void suspectPeer(std::uint32_t peer, const Status&) override {
@@ -86,8 +89,12 @@ class Plane {
               owned_nic(std::make_unique<FakeNic>(info)),
               nic(*owned_nic),
               logic(index, std::move(owned_nic), *this) {}
-        void sendReport(std::uint32_t tracker, SliceReport report) override {
+        void sendReport(std::uint32_t tracker, SliceReport& report) override {
             TrackerNode& to = *plane.trackers_[tracker];
+            if (to.mailbox.empty() && plane.inPlace()) {
+                to.logic.onReport(report);
+                return to.logic.flush();
+            }
             to.mailbox.push_back([&to, report = std::move(report)] { to.logic.onReport(report); });
         }
 
@@ -111,6 +118,8 @@ class Plane {
     };
 
     std::uint64_t pick(std::uint64_t below) { return random_() % below; }
+    /// Whether a message for an actor with an empty mailbox is handled where it is sent, as HostedActor may.
+    bool inPlace() { return pick(2) == 0; }
 
     // --- what happens ------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Worker : public testing::Test, public WorkerOutput {
         worker_->poll(now_);
         EXPECT_TRUE(reports_.empty());
     }
-    void sendReport(std::uint32_t tracker, SliceReport report) override {
+    void sendReport(std::uint32_t tracker, SliceReport& report) override {
         EXPECT_FALSE(report.failed.empty() && report.settled.empty()) << "an empty report";
         reports_.emplace_back(tracker, std::move(report));
     }
