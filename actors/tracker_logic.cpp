@@ -60,21 +60,22 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
     std::stable_partition(paths.begin(), paths.end(),
                           [this](const Path& path) { return workers_[path.worker].loop == loop_; });
     state.paths = std::move(paths);
+    // What only a worker that left could have sent.
+    const Status left(Code::TransportMissing, "the transport that carried it was uninstalled");
+    for (const Run& run : state.pending)
+        if (run.worker != kAnyWorker && pathOf(index, run.worker) == nullptr)
+            for (std::uint32_t i = run.next; i < run.end; ++i) doom(*run.batch, i, left);
+    endDoomed();
+    flushTally();
     markDirty(index);
 }
 
 void TrackerLogic::onDropPeer(const DropPeer& drop) {
     if (drop.peer >= peers_.size() || !peers_[drop.peer].peer) return;
-    const SegmentID segment = peers_[drop.peer].segment;
-    for (Batch* batch = active_; batch != nullptr;) {
-        Batch* next = batch->active.next;
-        const std::uint32_t count = batch->claimed();
-        for (std::uint32_t i = 0; i < count; ++i) {
-            const Task& task = batch->task(i);
-            if (task.tracked && task.segment == segment) doom(*batch, i, drop.cause, false);
-        }
-        batch = next;
-    }
+    forEachTask([&](Batch& batch, std::uint32_t index) {
+        if (batch.task(index).segment == peers_[drop.peer].segment) doom(batch, index, drop.cause);
+    });
+    endDoomed();
     flushTally();
     if (drop.forget) {
         peers_[drop.peer].peer = nullptr;
@@ -119,7 +120,7 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
             const ByteRange source{reinterpret_cast<std::uint64_t>(task.local), task.length};
             const Status registered = stillRegistered(source, submit.regions_version);
             if (!registered) {
-                doom(batch, i, registered, false);
+                doom(batch, i, registered);
                 continue;
             }
         }
@@ -128,11 +129,12 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
             scheduleWake(std::max(task.deadline, now + kDeadlineGrain));
         }
         if (peerOf(task) == nullptr) {
-            doom(batch, i, Status(Code::StaleHandle, "the segment was closed during submit"), false);
+            doom(batch, i, Status(Code::StaleHandle, "the segment was closed during submit"));
             continue;
         }
         enqueue(static_cast<std::uint32_t>(task.segment), Run{&batch, i, i + 1});
     }
+    endDoomed();
     flushTally();
 }
 
@@ -259,6 +261,7 @@ Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
 
 void TrackerLogic::onReport(const SliceReport& report) {
     for (const auto& failed : report.failed) onFailed(report.worker, failed);
+    endDoomed();
     for (const auto& settled : report.settled) onSettled(report.worker, settled);
     flushTally();
     if (!waits_.empty()) answerWaits(TimePoint::min());
@@ -274,8 +277,8 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
         const bool merged = failed.part.task_count > 1;
         const std::uint64_t offset = merged ? 0 : failed.part.remote - task.remote;
         const std::uint64_t limit = merged ? task.length : offset + failed.part.length;
-        // Canceled: the path was reset for the sake of another task; this one did nothing wrong.
-        const bool innocent = failed.retryable && failed.cause.code() == Code::Canceled;
+        // The path was reset for the sake of another task; this one did nothing wrong.
+        const bool innocent = failed.retryable && failed.cause.code() == Code::PathReset;
         const bool retry = failed.quiesced && failed.retryable && (innocent || task.retries_left > 0);
         // The owner refuses a merged request as a whole: taken apart, the good ones among them pass.
         const bool take_apart = failed.quiesced && !failed.retryable && merged;
@@ -290,7 +293,7 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             if (retry && failed.part.opcode == Opcode::Write) run.worker = worker;
             enqueue(failed.peer, run);
         } else {
-            doom(batch, i, failed.cause, false);
+            doom(batch, i, failed.cause);
         }
     }
     const Code code = failed.cause.code();
@@ -310,36 +313,47 @@ void TrackerLogic::onSettled(std::uint32_t worker, const SliceReport::Settled& s
         --task.in_flight;
         task.confirmed += settled.task_count == 1 ? settled.bytes : (settled.bytes == settled.length ? task.length : 0);
         task.transferred.store(task.confirmed, std::memory_order_relaxed);
-        if (task.doomed != Code::Ok)
-            endIfQuiet(batch, i);
-        else if (task.confirmed == task.length)
+        if (task.doomed != Code::Ok) {
+            if (task.in_flight == 0) end(batch, i, terminalStateFor(task.doomed));
+        } else if (task.confirmed == task.length) {
             end(batch, i, TransferStatusEnum::COMPLETED);
+        }
     }
 }
 
 // --- ends --------------------------------------------------------------------------------------------------------
 
-void TrackerLogic::doom(Batch& batch, std::uint32_t index, const Status& cause, bool reset_paths) {
+void TrackerLogic::doom(Batch& batch, std::uint32_t index, const Status& cause) {
     Task& task = batch.task(index);
     if (task.doomed != Code::Ok) return;
     task.doomed = cause.code();
     task.error = cause;
-    forgetPending(batch, index);
-    if (reset_paths && task.in_flight > 0) {
-        const auto peer = static_cast<std::uint32_t>(task.segment);
-        for (const Path& path : peers_[peer].paths) {
-            const Reset reset{peer, path.worker};
-            if ((task.workers & workerBit(path.worker)) != 0 && path.flights > 0 &&
-                std::find(resets_.begin(), resets_.end(), reset) == resets_.end())
-                resets_.push_back(reset);
-        }
-    }
-    endIfQuiet(batch, index);
+    doomed_.emplace_back(&batch, index);
 }
 
-void TrackerLogic::endIfQuiet(Batch& batch, std::uint32_t index) {
-    const Task& task = batch.task(index);
-    if (task.in_flight == 0) end(batch, index, terminalStateFor(task.doomed));
+void TrackerLogic::resetPathsOf(const Task& task) {
+    const auto peer = static_cast<std::uint32_t>(task.segment);
+    if (task.in_flight == 0) return;
+    for (const Path& path : peers_[peer].paths) {
+        const Reset reset{peer, path.worker};
+        if ((task.workers & workerBit(path.worker)) != 0 && path.flights > 0 &&
+            std::find(resets_.begin(), resets_.end(), reset) == resets_.end())
+            resets_.push_back(reset);
+    }
+}
+
+void TrackerLogic::endDoomed() {
+    if (doomed_.empty()) return;
+    // No run outlives its batch: what waits goes before a task ends, with one look at each queue.
+    for (const auto& [batch, index] : doomed_)
+        if (PeerState* peer = peerOf(batch->task(index)); peer != nullptr && !peer->pending.empty())
+            peer->forgetful = true;
+    for (PeerState& peer : peers_)
+        if (std::exchange(peer.forgetful, false)) forgetDoomed(peer.pending);
+    for (const auto& [batch, index] : doomed_)
+        if (const Task& task = batch->task(index); task.in_flight == 0)
+            end(*batch, index, terminalStateFor(task.doomed));
+    doomed_.clear();
 }
 
 void TrackerLogic::end(Batch& batch, std::uint32_t index, TransferStatusEnum state) {
@@ -349,23 +363,18 @@ void TrackerLogic::end(Batch& batch, std::uint32_t index, TransferStatusEnum sta
     tally(batch);
 }
 
-/// Removes what waits of a task, so that no run outlives its batch.
-void TrackerLogic::forgetPending(Batch& batch, std::uint32_t index) {
-    PeerState* peer = peerOf(batch.task(index));
-    if (peer == nullptr) return;
-    auto& pending = peer->pending;
-    for (auto run = pending.begin(); run != pending.end();) {
-        if (run->batch == &batch && run->next == index) {
-            ++run->next;
-            run->offset = 0;
-        } else if (run->batch == &batch && run->end == index + 1 && run->next <= index) {
-            --run->end;
+/// Doomed tasks in the middle of a run are skipped by flush; those at either edge go now, so a run that is left has a
+/// task that keeps its batch.
+void TrackerLogic::forgetDoomed(std::deque<Run>& pending) {
+    const auto doomed = [](const Run& run, std::uint32_t task) { return run.batch->task(task).doomed != Code::Ok; };
+    std::erase_if(pending, [&](Run& run) {
+        while (run.next < run.end && doomed(run, run.next)) {
+            ++run.next;
+            run.offset = 0;
         }
-        // Ended tasks in the middle are skipped by flush; those at either edge go now.
-        while (run->batch == &batch && run->next < run->end && batch.task(run->next).doomed != Code::Ok) ++run->next;
-        while (run->batch == &batch && run->next < run->end && batch.task(run->end - 1).doomed != Code::Ok) --run->end;
-        run = run->next >= run->end ? pending.erase(run) : run + 1;
-    }
+        while (run.next < run.end && doomed(run, run.end - 1)) --run.end;
+        return run.next == run.end;
+    });
 }
 
 void TrackerLogic::tally(Batch& batch) {
@@ -399,32 +408,45 @@ void TrackerLogic::deactivate(Batch& batch) {
     if (batch.active.next != nullptr) batch.active.next->active.previous = batch.active.previous;
 }
 
+template <class Visit>
+void TrackerLogic::forEachTask(Visit&& visit) const {
+    for (Batch* batch = active_; batch != nullptr; batch = batch->active.next) {
+        const std::uint32_t count = batch->claimed();
+        for (std::uint32_t i = 0; i < count; ++i)
+            if (batch->task(i).tracked) visit(*batch, i);
+    }
+}
+
+void TrackerLogic::cancel(Batch& batch, std::uint32_t index, const Status& cause) {
+    if (batch.task(index).doomed != Code::Ok) return;
+    doom(batch, index, cause);
+    resetPathsOf(batch.task(index));
+}
+
+void TrackerLogic::endCanceled(const Status& cause) {
+    endDoomed();
+    flushTally();
+    sendResets(cause);
+}
+
 void TrackerLogic::onEndTasks(const EndTasks& request, Batch& batch) {
     const std::uint32_t count = batch.claimed();
     for (std::uint32_t i = 0; i < count; ++i) {
         const bool meant = request.task == EndTasks::kAllTasks || request.task == i;
-        if (meant && batch.task(i).tracked) doom(batch, i, request.cause, true);
+        if (meant && batch.task(i).tracked) cancel(batch, i, request.cause);
     }
-    flushTally();
-    sendResets(request.cause);
+    endCanceled(request.cause);
 }
 
 void TrackerLogic::onEndAll(const EndAll& request) {
-    for (Batch* batch = active_; batch != nullptr;) {
-        Batch* next = batch->active.next;
-        const std::uint32_t count = batch->claimed();
-        for (std::uint32_t i = 0; i < count; ++i)
-            if (batch->task(i).tracked) doom(*batch, i, request.cause, true);
-        batch = next;
-    }
-    flushTally();
-    sendResets(request.cause);
+    forEachTask([&](Batch& batch, std::uint32_t index) { cancel(batch, index, request.cause); });
+    endCanceled(request.cause);
 }
 
 void TrackerLogic::sendResets(const Status& cause) {
     for (const Reset& reset : resets_)
         output_.sendReset(reset.worker,
-                          ResetPath{reset.peer, Status(Code::Canceled, "path reset: " + cause.toString())});
+                          ResetPath{reset.peer, Status(Code::PathReset, "path reset: " + cause.toString())});
     resets_.clear();
 }
 
@@ -440,47 +462,40 @@ void TrackerLogic::onTimer(TimePoint now) {
     wake_at_ = kForever;
     TimePoint next_wake = kForever;
     const Status cause(Code::Timeout, "the deadline passed");
-    for (Batch* batch = active_; batch != nullptr;) {
-        Batch* next = batch->active.next;
-        if (batch->active.earliest <= now) {
-            batch->active.earliest = kForever;
-            const std::uint32_t count = batch->claimed();
-            for (std::uint32_t i = 0; i < count; ++i) {
-                const Task& task = batch->task(i);
-                if (!task.tracked || task.doomed != Code::Ok) continue;
-                if (task.deadline <= now)
-                    doom(*batch, i, cause, true);
-                else
-                    batch->active.earliest = std::min(batch->active.earliest, task.deadline);
-            }
-        }
-        // `running` 0: it ended above and may be a new batch already once the tally is flushed.
-        if (batch->active.running != 0) next_wake = std::min(next_wake, batch->active.earliest);
-        batch = next;
+    for (Batch* batch = active_; batch != nullptr; batch = batch->active.next) {
+        if (batch->active.earliest <= now) batch->active.earliest = endOverdue(*batch, now, cause);
+        next_wake = std::min(next_wake, batch->active.earliest);
     }
-    flushTally();
-    sendResets(cause);
+    endCanceled(cause);
     answerWaits(now);
     for (const AwaitSourceIdle& wait : waits_) next_wake = std::min(next_wake, wait.deadline);
     if (next_wake != kForever) scheduleWake(std::max(next_wake, now + kDeadlineGrain));
+}
+
+/// Returns the earliest deadline of the others.
+TimePoint TrackerLogic::endOverdue(Batch& batch, TimePoint now, const Status& cause) {
+    TimePoint earliest = kForever;
+    const std::uint32_t count = batch.claimed();
+    for (std::uint32_t i = 0; i < count; ++i) {
+        const Task& task = batch.task(i);
+        if (!task.tracked || task.doomed != Code::Ok) continue;
+        if (task.deadline <= now)
+            cancel(batch, i, cause);
+        else
+            earliest = std::min(earliest, task.deadline);
+    }
+    return earliest;
 }
 
 // --- unregister --------------------------------------------------------------------------------------------------
 
 std::vector<BatchID> TrackerLogic::batchesUsing(const ByteRange& range) const {
     std::vector<BatchID> users;
-    for (const Batch* batch = active_; batch != nullptr; batch = batch->active.next) {
-        const std::uint32_t count = batch->claimed();
-        for (std::uint32_t i = 0; i < count; ++i) {
-            const Task& task = batch->task(i);
-            if (!task.tracked) continue;
-            const ByteRange source{reinterpret_cast<std::uint64_t>(task.local), task.length};
-            if (source.overlaps(range)) {
-                users.push_back(batch->id());
-                break;
-            }
-        }
-    }
+    forEachTask([&](const Batch& batch, std::uint32_t index) {
+        const Task& task = batch.task(index);
+        const ByteRange source{reinterpret_cast<std::uint64_t>(task.local), task.length};
+        if (source.overlaps(range) && (users.empty() || users.back() != batch.id())) users.push_back(batch.id());
+    });
     return users;
 }
 

@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "actors/batch.h"
@@ -79,6 +80,7 @@ class TrackerLogic {
         std::vector<Path> paths;
         std::deque<Run> pending;
         bool dirty = false;
+        bool forgetful = false;  ///< Something in `pending` is doomed.
     };
     struct Reset {
         std::uint32_t peer;
@@ -97,11 +99,20 @@ class TrackerLogic {
 
     void onFailed(std::uint32_t worker, const SliceReport::Failed& failed);
     void onSettled(std::uint32_t worker, const SliceReport::Settled& settled);
-    /// The task will end with `cause` (its code decides the state) as soon as nothing of it is in flight.
-    void doom(Batch& batch, std::uint32_t index, const Status& cause, bool reset_paths);
-    void endIfQuiet(Batch& batch, std::uint32_t index);
+    /// The task will end with `cause` (its code decides the state) as soon as nothing of it is in flight; not before
+    /// endDoomed, which every handler calls after it doomed the last one.
+    void doom(Batch& batch, std::uint32_t index, const Status& cause);
+    void endDoomed();
+    void forgetDoomed(std::deque<Run>& pending);
+    /// doom, and the paths that carry it are reset by endCanceled.
+    void cancel(Batch& batch, std::uint32_t index, const Status& cause);
+    void endCanceled(const Status& cause);
+    TimePoint endOverdue(Batch& batch, TimePoint now, const Status& cause);
+    void resetPathsOf(const Task& task);
     void end(Batch& batch, std::uint32_t index, TransferStatusEnum state);
-    void forgetPending(Batch& batch, std::uint32_t index);
+    /// Calls visit(Batch&, index) for every task that is not terminal.
+    template <class Visit>
+    void forEachTask(Visit&& visit) const;
     void tally(Batch& batch);
     void flushTally();
     void sendResets(const Status& cause);
@@ -123,6 +134,7 @@ class TrackerLogic {
     std::vector<std::uint32_t> dirty_;  ///< Peers that flush must look at.
     Batch* active_ = nullptr;           ///< Intrusive list of batches with running tasks.
     std::vector<Reset> resets_;
+    std::vector<std::pair<Batch*, std::uint32_t>> doomed_;  ///< Between doom and endDoomed.
     std::vector<AwaitSourceIdle> waits_;
 
     /// Ranges that AwaitSourceIdle named, by ascending version; the last ones. Before `awaited_floor_` it is

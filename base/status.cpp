@@ -27,6 +27,7 @@ std::string_view codeName(Code code) {
         case Code::Unsupported: return "Unsupported";
         case Code::AlreadyExists: return "AlreadyExists";
         case Code::Internal: return "Internal";
+        case Code::PathReset: return "PathReset";
     }
     return "Unknown";
 }

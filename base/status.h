@@ -33,6 +33,7 @@ enum class Code : int {
     Unsupported = 20,          ///< This build or platform cannot do it.
     AlreadyExists = 21,        ///< The name or transport is taken.
     Internal = 22,             ///< A defect of Troupe itself; please report it.
+    PathReset = 23,            ///< A path was ended for another task's sake. Never crosses the wire.
 };
 
 /// The name of a code, e.g. "AddressOverlapped".

@@ -161,7 +161,10 @@ bool decodeResponse(const std::byte* in, ResponseHeader& header) {
 }
 
 Code codeFromWire(std::uint32_t number) {
-    return number <= static_cast<std::uint32_t>(Code::Internal) ? static_cast<Code>(number) : Code::Internal;
+    const auto code = static_cast<Code>(number);
+    // How this side's own doings are called is not for a peer to say.
+    const bool ours = code == Code::Canceled || code == Code::Timeout;
+    return number <= static_cast<std::uint32_t>(Code::Internal) && !ours ? code : Code::Internal;
 }
 
 std::size_t refusalText(Code code, const ByteRange& range, char* out) {

@@ -54,7 +54,7 @@ class Tracker : public testing::Test {
     static SliceReport::Settled settledOf(const Flight& flight, std::uint64_t bytes, std::uint32_t peer = kPeer) {
         return {flight.batch, flight.first_task, flight.task_count, peer, flight.length, bytes};
     }
-    void report(SliceReport report) {
+    void report(const SliceReport& report) {
         tracker_.onReport(report);
         tracker_.flush();
     }
@@ -269,6 +269,66 @@ TEST_F(Tracker, ARefusedMergedFlightIsTakenApartAndOnlyTheBadTaskFails) {
     EXPECT_EQ(batch(id).transferred_bytes, 200u);
 }
 
+TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
+    joinWorker(1, 0, nicInfo(100, 0, 100));
+    auto lost = spec(0, 64);
+    lost.retries = 3;
+    const BatchID id = submit({lost, spec(500, 100), spec(700, 100)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 3u);
+    // The report of the loss and the news that the worker left come before the next flush.
+    tracker_.onReport(SliceReport{
+        0, {{flights[0], kPeer, Status(Code::ConnectionLost, "lost"), true, true}}, {settledOf(flights[0], 0)}});
+    usePeer({1});
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::TransportMissing);
+    for (std::size_t i = 1; i < flights.size(); ++i) succeed(flights[i]);
+    submitInto(id, {spec(900, 10)});
+    const auto more = output_.takeFlights();
+    ASSERT_EQ(more.size(), 1u);
+    succeed(more[0], 1);
+    EXPECT_EQ(task(id, 3).s, TransferStatusEnum::COMPLETED);
+    EXPECT_TRUE(tracker_.idle());
+}
+
+TEST_F(Tracker, OneCauseEndsManyTasksThatWaitBetweenThoseOfAnotherPeer) {
+    constexpr std::uint32_t kOther = kPeer + 1;
+    constexpr std::uint32_t kMany = 1000;
+    usePeer({0}, kOther);
+    std::vector<TaskSpec> specs;
+    for (std::uint32_t i = 0; i < kMany; ++i) {
+        specs.push_back(spec(i * 30, 20));
+        if (i % 2 != 0) specs.back().segment = segmentOf(kOther);
+    }
+    const BatchID id = submit(specs, kMany);
+    auto flights = output_.takeFlights();
+    ASSERT_LT(flights.size(), kMany) << "most of them wait for room";
+    tracker_.onDropPeer(DropPeer{kOther, Status(Code::PeerDown, "gone"), false});
+    // The survivors of the first peer complete, in as many rounds as the window asks for.
+    while (!flights.empty()) {
+        const auto out = std::exchange(flights, {});
+        for (const Flight& flight : out) {
+            const std::uint32_t peer =
+                flight.batch->task(flight.first_task).segment == segmentOf(kPeer) ? kPeer : kOther;
+            const bool dropped = peer == kOther;
+            SliceReport report{0, {}, {settledOf(flight, dropped ? 0 : flight.length, peer)}};
+            if (dropped) report.failed.push_back({flight, peer, Status(Code::PeerDown, "gone"), false, true});
+            this->report(std::move(report));
+        }
+        flights = output_.takeFlights();
+    }
+    EXPECT_TRUE(tracker_.idle());
+    for (std::uint32_t i = 0; i < kMany; ++i)
+        EXPECT_EQ(task(id, i).s, i % 2 == 0 ? TransferStatusEnum::COMPLETED : TransferStatusEnum::FAILED) << i;
+}
+
+TEST_F(Tracker, APeersWordCanceledIsARefusalLikeAnyOther) {
+    const BatchID id = submit({spec(0, 64)});
+    fail(output_.takeFlights()[0], Status(Code::Canceled, "says the peer"), true);
+    EXPECT_TRUE(output_.trains.empty()) << "no retries were asked for";
+    EXPECT_NE(task(id, 0).s, TransferStatusEnum::PENDING);
+}
+
 TEST_F(Tracker, AnUnquiescedFailureIsNeverSentAgainAndSaysSo) {
     auto one = spec(0, 64);
     one.retries = 9;
@@ -286,7 +346,7 @@ TEST_F(Tracker, TheWorstStateAndTheFirstCauseAreTheBatchs) {
     const BatchID id = submit({late, spec(1000, 64)});
     const auto flights = output_.takeFlights();
     tracker_.onTimer(now_ + std::chrono::seconds(2));
-    fail(flights[0], Status(Code::Canceled, "path reset"), true);
+    fail(flights[0], Status(Code::PathReset, "path reset"), true);
     fail(flights[1], Status(Code::AccessDenied, "no"), false);
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::TIMEOUT);
     EXPECT_EQ(batch(id).s, TransferStatusEnum::FAILED);
@@ -306,13 +366,13 @@ TEST_F(Tracker, ADeadlineResetsThePathAndEndsTheTaskOnceItsFlightsAreBack) {
     tracker_.flush();
     ASSERT_EQ(output_.resets.size(), 1u);
     EXPECT_EQ(output_.resets[0].reset.peer, kPeer);
-    EXPECT_EQ(output_.resets[0].reset.cause.code(), Code::Canceled);
+    EXPECT_EQ(output_.resets[0].reset.cause.code(), Code::PathReset);
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING) << "its flight is still out";
-    fail(flights[0], Status(Code::Canceled, "path reset"), true);
+    fail(flights[0], Status(Code::PathReset, "path reset"), true);
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::TIMEOUT);
     EXPECT_EQ(task(id, 0).error.code(), Code::Timeout);
     // Its neighbour on the same path is innocent: sent again although it has no retries.
-    fail(flights[1], Status(Code::Canceled, "path reset"), true);
+    fail(flights[1], Status(Code::PathReset, "path reset"), true);
     const auto again = output_.takeFlights();
     ASSERT_EQ(again.size(), 1u);
     succeed(again[0]);
@@ -344,7 +404,7 @@ TEST_F(Tracker, TheTimerIsSetForTheNextDeadline) {
     tracker_.onTimer(now_ + std::chrono::seconds(1));
     EXPECT_GE(output_.wake, second.deadline);
     EXPECT_LT(output_.wake, second.deadline + std::chrono::seconds(1));
-    fail(flights[0], Status(Code::Canceled, "path reset"), true);
+    fail(flights[0], Status(Code::PathReset, "path reset"), true);
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::TIMEOUT);
 }
 
@@ -353,12 +413,12 @@ TEST_F(Tracker, EndTasksCancelsOneOrAll) {
     const auto flights = output_.takeFlights();
     tracker_.onEndTasks(EndTasks{id, 1, Status(Code::Canceled, "by the caller")}, *table_.find(id));
     EXPECT_EQ(output_.resets.size(), 1u);
-    fail(flights[1], Status(Code::Canceled, "path reset"), true);
+    fail(flights[1], Status(Code::PathReset, "path reset"), true);
     EXPECT_EQ(task(id, 1).s, TransferStatusEnum::CANCELED);
     succeed(flights[0]);
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::COMPLETED);
     tracker_.onEndTasks(EndTasks{id, EndTasks::kAllTasks, Status(Code::Canceled, "by the caller")}, *table_.find(id));
-    fail(flights[2], Status(Code::Canceled, "path reset"), true);
+    fail(flights[2], Status(Code::PathReset, "path reset"), true);
     EXPECT_EQ(task(id, 2).s, TransferStatusEnum::CANCELED);
     EXPECT_EQ(batch(id).s, TransferStatusEnum::CANCELED);
 }
@@ -370,7 +430,7 @@ TEST_F(Tracker, EndAllEndsEveryBatch) {
     tracker_.onEndAll(EndAll{Status(Code::Canceled, "the engine ends")});
     tracker_.flush();
     EXPECT_EQ(output_.resets.size(), 1u) << "one reset per path, however many tasks are on it";
-    for (const Flight& flight : flights) fail(flight, Status(Code::Canceled, "path reset"), true);
+    for (const Flight& flight : flights) fail(flight, Status(Code::PathReset, "path reset"), true);
     EXPECT_TRUE(output_.trains.empty());
     EXPECT_TRUE(tracker_.idle());
     for (const BatchID id : batches) {
