@@ -40,7 +40,6 @@ enum class ReadEnd : std::uint8_t {
 ///   void onBytes(const std::byte* data, std::size_t size)   payload bytes as they come, in order
 ///   void onPayload()                                        a payload of more than 0 bytes is complete
 ///   std::size_t headerRoom() const                          how many frames it can take now, at most
-///   std::byte* stillWelcome(std::byte* to)                  before each receive into place; null: drop the rest
 template <std::size_t HeaderBytes>
 class FrameReader {
   public:
@@ -56,7 +55,6 @@ class FrameReader {
     template <class Handler>
     ReadEnd read(int fd, std::span<std::byte> scratch, std::size_t& budget, Handler& handler, bool& moved) {
         while (budget > 0) {
-            if (payload_.length != 0 && payload_.to) payload_.to = handler.stillWelcome(payload_.to);
             iovec pieces[2];
             int count = 0;
             std::size_t wanted = 0;

@@ -52,7 +52,6 @@ class Lane::Receiver {
     }
 
     std::size_t headerRoom() const { return SIZE_MAX; }
-    std::byte* stillWelcome(std::byte* to) { return to; }
 
   private:
     bool onAck(std::uint32_t count) {

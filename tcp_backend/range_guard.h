@@ -8,7 +8,7 @@ namespace troupe::tcp {
 /// thread. Remembers the last region that answered, since requests cluster.
 class RangeGuard {
   public:
-    explicit RangeGuard(const RegistrationTable& table) : source_(table.regions()), reader_(table.regions()) {}
+    explicit RangeGuard(const RegistrationTable& table) : reader_(table.regions()) {}
 
     /// Ok, or why not: InvalidArgument (wraps), AddressNotRegistered, AccessDenied.
     Code check(const ByteRange& range) {
@@ -26,9 +26,6 @@ class RangeGuard {
         return map.covers(range, true).code();
     }
 
-    /// Changes with the table: what was checked at an older version must be checked again.
-    std::uint64_t version() const { return source_.version(); }
-
   private:
     /// Without a sum that could wrap: the range is a peer's.
     static bool inside(const ByteRange& range, const Region& region) {
@@ -36,7 +33,6 @@ class RangeGuard {
                range.addr - region.range.addr <= region.range.length - range.length;
     }
 
-    const Snapshot<RegionMap>& source_;
     SnapshotReader<RegionMap> reader_;
     const RegionMap* map_ = nullptr;  ///< Which version `last_` points into; the reader keeps it alive.
     const Region* last_ = nullptr;

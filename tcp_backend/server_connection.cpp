@@ -18,7 +18,6 @@ class ServerConnection::Receiver {
         RequestHeader request;
         if (!decodeRequest(bytes, request)) return false;
         const ByteRange range{request.addr, request.length};
-        const std::uint64_t version = my_.shared_.guard.version();
         const Code code = my_.shared_.guard.check(range);
         if (request.op == Op::Read) {
             if (code != Code::Ok)
@@ -27,7 +26,8 @@ class ServerConnection::Receiver {
                 my_.responses_.push() = {ResponseKind::ReadData, request.crc, false, 0, request.id, range};
             return true;
         }
-        my_.incoming_ = {request.id, range, code, version, request.crc, request.crc32c, 0};
+        // Checked once: whoever unregisters the range waits until `touches` denies it.
+        my_.incoming_ = {request.id, range, code, request.crc, request.crc32c, 0};
         next.to = code == Code::Ok ? reinterpret_cast<std::byte*>(request.addr) : nullptr;
         next.length = request.length;
         if (next.length == 0) onPayload();
@@ -49,15 +49,6 @@ class ServerConnection::Receiver {
     }
 
     std::size_t headerRoom() const { return my_.isPaused() ? 0 : kMostResponses - my_.responses_.size(); }
-
-    std::byte* stillWelcome(std::byte* to) {
-        Incoming& write = my_.incoming_;
-        const std::uint64_t version = my_.shared_.guard.version();
-        if (version == write.table_version) return to;
-        write.table_version = version;
-        write.refusal = my_.shared_.guard.check(write.range);
-        return write.refusal == Code::Ok ? to : nullptr;
-    }
 
   private:
     ServerConnection& my_;

@@ -68,8 +68,7 @@ class ServerConnection : public Link {
     struct Incoming {
         std::uint64_t id = 0;
         ByteRange range;
-        Code refusal = Code::Ok;          ///< Not Ok: the payload is dropped.
-        std::uint64_t table_version = 0;  ///< At which the range was checked last.
+        Code refusal = Code::Ok;  ///< Not Ok: the payload is dropped.
         bool crc = false;
         std::uint32_t expected_crc = 0;
         std::uint32_t actual_crc = 0;

@@ -82,6 +82,7 @@ class TcpNic final : public Nic {
     std::vector<ServerConnection*> hot_;       ///< Tried in each pass.
     std::vector<ServerConnection*> greeting_;  ///< In the order they came, so the first ends first.
     bool anyone_closed_ = false;               ///< servers_ holds a closed one.
+    bool anyone_left_ = false;                 ///< active_ holds a lane that is not up or has no work.
 
     TimePoint next_deadline_ = kForever;
     unsigned passes_ = 0;   ///< Since the epoll set was looked at.

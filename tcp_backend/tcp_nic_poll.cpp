@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "tcp_backend/tcp_nic.h"
 
@@ -100,7 +101,6 @@ void TcpNic::runTimers(TimePoint now, Sweep& sweep) {
 
 bool TcpNic::driveLanes(TimePoint now, Sweep& sweep, bool receive) {
     bool moved = false;
-    bool anyone_left = false;
     const std::size_t count = active_.size();
     for (std::size_t i = 0; i < count; ++i) {
         if (shared_.pass_bytes >= kNicPassBytes) break;
@@ -109,9 +109,9 @@ bool TcpNic::driveLanes(TimePoint now, Sweep& sweep, bool receive) {
         if (lane.hasUnsent() && lane.send(now, sweep.failed)) moved = true;
         // What was sent just now cannot be answered yet.
         if (receive && awaits && lane.state() == Lane::State::Up && lane.receive(now, sweep)) moved = true;
-        if (lane.state() != Lane::State::Up || !lane.hasWork()) anyone_left = true;
+        if (lane.state() != Lane::State::Up || !lane.hasWork()) anyone_left_ = true;
     }
-    if (anyone_left)
+    if (std::exchange(anyone_left_, false))
         std::erase_if(active_, [&](Lane* lane) {
             lane->is_active = lane->state() == Lane::State::Up && lane->hasWork();
             if (!lane->is_active) shared_.events.setInterest(*lane, EPOLLIN);
@@ -171,7 +171,9 @@ bool TcpNic::lookAtEvents(TimePoint now, Sweep& sweep) {
 bool TcpNic::onLaneEvent(Lane& lane, std::uint32_t events, TimePoint now, Sweep& sweep) {
     if (lane.state() == Lane::State::Up) {
         if ((events & ~EPOLLOUT) == 0) return false;  // driveLanes sends.
-        return lane.receive(now, sweep);
+        const bool moved = lane.receive(now, sweep);
+        if (lane.state() != Lane::State::Up) anyone_left_ = true;
+        return moved;
     }
     const bool moved = lane.advance(now, sweep.failed);
     watchTimer(lane.deadline());

@@ -36,7 +36,6 @@ struct Collector {
         }
     }
     std::size_t headerRoom() const { return room; }
-    std::byte* stillWelcome(std::byte* to) { return to; }
 
     std::vector<std::vector<std::byte>> frames;
     std::vector<std::byte> seen;

@@ -182,6 +182,30 @@ TEST_F(TcpHostile, ARefusedWriteIsDiscardedHoweverLong) {
     EXPECT_EQ(std::string(memory.data() + 9, 6), "xgoodx");
 }
 
+TEST_F(TcpHostile, AHalfReceivedWriteIsFinishedWhileItsRegionIsBeingUnregistered) {
+    RawSocket socket = greeted();
+    const auto request = bytesOf(RequestHeader{Op::Write, false, 0, 1, addr(), 8});
+    ASSERT_TRUE(socket.send(request.data(), request.size()));
+    ASSERT_TRUE(socket.send("half", 4));
+    ASSERT_TRUE(pump([&] { return std::string(memory.data(), 4) == "half"; }));
+    ASSERT_TRUE(node.table.beginRemoval(addr()).isOk());
+    const ByteRange range{addr(), memory.size()};
+    EXPECT_TRUE(node.nic->servesPeerIn(range)) << "so unregister waits";
+    // The rest, and a new request, which comes too late.
+    ASSERT_TRUE(socket.send("done", 4));
+    const auto late = bytesOf(RequestHeader{Op::Write, false, 0, 2, addr() + 8, 4});
+    ASSERT_TRUE(socket.send(late.data(), late.size()));
+    ASSERT_TRUE(socket.send("late", 4));
+    const auto ack = nextResponse(socket, kHelloReplyBytes);
+    EXPECT_EQ(ack.kind, ResponseKind::WriteAck);
+    EXPECT_EQ(ack.id, 1u);
+    const auto error = nextResponse(socket, kHelloReplyBytes + kResponseBytes);
+    EXPECT_EQ(error.kind, ResponseKind::Error);
+    EXPECT_EQ(codeFromWire(error.value), Code::AddressNotRegistered);
+    EXPECT_EQ(std::string(memory.data(), 12), "halfdonexxxx");
+    EXPECT_FALSE(node.nic->servesPeerIn(range));
+}
+
 TEST_F(TcpHostile, AReaderThatNeverReadsIsHeldAtABound) {
     RawSocket socket = greeted();
     // Error answers take more room than the requests: the worst case for the queue.
