@@ -27,9 +27,7 @@ caf::behavior BatchTracker::make_behavior() {
             workers_[joined.index] = joined.worker;
             logic_.onWorkerJoined(joined);
         },
-        [this](const EndTasks& end) {
-            if (const auto batch = batches_.find(end.batch)) logic_.onEndTasks(end, *batch);
-        },
+        [this](const EndTasks& end) { handle(end); },
         [this](const EndAll& end) { logic_.onEndAll(end); },
         [this](const AwaitSourceIdle& wait) { logic_.onAwaitSourceIdle(wait, Clock::now()); },
     };
@@ -40,6 +38,10 @@ void BatchTracker::handle(const SubmitTasks& submit) { logic_.onSubmit(submit, l
 void BatchTracker::handle(const SliceReport& report) {
     last_suspect_ = UINT32_MAX;
     logic_.onReport(report);
+}
+
+void BatchTracker::handle(const EndTasks& end) {
+    if (const auto batch = batches_.find(end.batch)) logic_.onEndTasks(end, *batch);
 }
 
 void BatchTracker::on_exit() {

@@ -18,6 +18,7 @@ class BatchTracker final : public HostedActor, private TrackerOutput {
     // For tell().
     void handle(const SubmitTasks& submit);
     void handle(const SliceReport& report);
+    void handle(const EndTasks& end);
 
   protected:
     caf::behavior make_behavior() override;

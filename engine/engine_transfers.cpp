@@ -176,6 +176,27 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     return batch->summary();
 }
 
+Status TransferEngine::cancelTransfer(BatchID batch) { return cancel(batch, EndTasks::kAllTasks); }
+
+Status TransferEngine::cancelTransfer(BatchID batch, std::size_t task) {
+    if (const auto status = getTransferStatus(batch, task); !status) return status.status();
+    return cancel(batch, static_cast<std::uint32_t>(task));
+}
+
+Status TransferEngine::cancel(BatchID id, std::uint32_t task) {
+    EngineCore& core = *core_;
+    // As for submit: freeEngine waits until this is on its way.
+    const CountedIn counted(core.submitting);
+    if (const Status usable = core.usable(); !usable) return usable;
+    const auto batch = core.batches->find(id);
+    if (!batch) return staleBatch(id);
+    if (batch->done()) return Status::ok();
+    core.data_loops[batch->tracker()]->deliver(
+        Clock::now(), *caf::actor_cast<BatchTracker*>(core.trackers[batch->tracker()]),
+        EndTasks{id, task, Status(Code::Canceled, "canceled by the caller")});
+    return Status::ok();
+}
+
 Status TransferEngine::freeBatchID(BatchID batch) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;

@@ -140,6 +140,12 @@ class TransferEngine {
     Result<TransferStatus> getBatchTransferStatus(BatchID batch) const;
     /// Blocks until every task is terminal and returns the batch's status; PENDING when `timeout` passes first.
     Result<TransferStatus> waitTransfer(BatchID batch, std::chrono::microseconds timeout) const;
+    /// Asks that the tasks of a batch that are not terminal, or one of them, end as CANCELED as soon as nothing touches
+    /// their buffers any more; waits for nothing, waitTransfer tells. What is on a connection is ended with it, and
+    /// others' tasks on it are sent again. A task that ends by itself first keeps its state. StaleHandle;
+    /// InvalidArgument: no such task.
+    Status cancelTransfer(BatchID batch);
+    Status cancelTransfer(BatchID batch, std::size_t task);
     /// BatchBusy while a task is not terminal. StaleHandle.
     Status freeBatchID(BatchID batch);
 
@@ -148,6 +154,7 @@ class TransferEngine {
 
   private:
     friend class ActorApi;
+    Status cancel(BatchID batch, std::uint32_t task);
     Status start(std::unique_ptr<MetadataStore> store);
     void stop();
     /// submitTransfer that calls `on_done` on a loop's turn when the batch ends.

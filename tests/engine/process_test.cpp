@@ -107,6 +107,37 @@ TEST_F(Process, BytesGoOverAndComeBack) {
     EXPECT_TRUE(local_.holdsPattern(1));
 }
 
+TEST_F(Process, CancelingWhatAStoppedPeerHoldsUpEndsItAndFreesTheBuffer) {
+    expectCompleted(write(4096), 4096);
+    peer_->stop();
+    for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+        SCOPED_TRACE(opcode == Opcode::Write ? "write" : "read");
+        BatchHolder batch(*engine_, 3);
+        ASSERT_TRUE(batch.submit({request(opcode, 0, kBytes), request(opcode, 0, 64), request(opcode, 64, 64)}));
+        ASSERT_TRUE(engine_->cancelTransfer(batch.id(), 1));
+        while (!isTerminal(batch.task(1).s)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_EQ(batch.task(1).s, TransferStatusEnum::CANCELED) << batch.task(1).error.toString();
+        EXPECT_EQ(batch.task(0).s, TransferStatusEnum::PENDING);
+        EXPECT_EQ(batch.task(2).s, TransferStatusEnum::PENDING) << "its neighbour goes on";
+        ASSERT_TRUE(engine_->cancelTransfer(batch.id()));
+        const auto status = batch.wait();
+        local_.protect(PROT_NONE);
+        local_.protect(PROT_READ | PROT_WRITE);
+        EXPECT_EQ(status.s, TransferStatusEnum::CANCELED);
+        EXPECT_TRUE(status.quiesced);
+        for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(batch.task(i).error.code(), Code::Canceled);
+        EXPECT_TRUE(engine_->cancelTransfer(batch.id())) << "nothing is left to cancel";
+        EXPECT_EQ(engine_->cancelTransfer(batch.id(), 3).code(), Code::InvalidArgument);
+    }
+    EXPECT_EQ(engine_->cancelTransfer(0).code(), Code::StaleHandle);
+    peer_->proceed();
+    local_.fillPattern(5);
+    expectCompleted(writeUntilItWorks(kBytes), kBytes);
+    local_.fill(std::byte{0});
+    expectCompleted(runBatch(*engine_, {request(Opcode::Read, 0, kBytes)}), kBytes);
+    EXPECT_TRUE(local_.holdsPattern(5));
+}
+
 TEST_F(Process, ADeadlineAgainstAStoppedPeerIsATimeoutAndQuiesced) {
     expectCompleted(write(4096), 4096);
     peer_->stop();
