@@ -13,12 +13,20 @@ if(MOLD)
     add_link_options(-fuse-ld=mold)
 endif()
 
+include(GNUInstallDirs)
+set(TROUPE_INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR}/troupe)
+
 add_library(troupe_options INTERFACE)
-target_include_directories(troupe_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_include_directories(troupe_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                    $<INSTALL_INTERFACE:${TROUPE_INCLUDE_DIR}>)
+target_compile_features(troupe_options INTERFACE cxx_std_20)
+install(TARGETS troupe_options EXPORT troupe)
 # Our warnings are for our code: a project that embeds Troupe has its own.
 if(PROJECT_IS_TOP_LEVEL)
-    target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
-                       -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
+    foreach(flag -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
+                 -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
+        target_compile_options(troupe_options INTERFACE $<BUILD_INTERFACE:${flag}>)
+    endforeach()
 endif()
 if(TROUPE_SANITIZE)
     target_compile_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer
@@ -30,10 +38,10 @@ if(TROUPE_SANITIZE)
     endif()
 endif()
 
-# troupe_library(NAME SOURCES a.cpp ... DEPS other ...): a static library of one folder. An empty SOURCES makes an
-# interface library. DEPS are the folders it may include.
+# troupe_library(NAME [LOCAL] SOURCES a.cpp ... DEPS other ...): a static library of one folder. An empty SOURCES makes
+# an interface library. DEPS are the folders it may include. It is installed with its headers, unless LOCAL.
 function(troupe_library name)
-    cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+    cmake_parse_arguments(arg "LOCAL" "" "SOURCES;DEPS" ${ARGN})
     if(arg_SOURCES)
         add_library(troupe_${name} STATIC ${arg_SOURCES})
         set_target_properties(troupe_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -41,6 +49,11 @@ function(troupe_library name)
     else()
         add_library(troupe_${name} INTERFACE)
         target_link_libraries(troupe_${name} INTERFACE troupe_options ${arg_DEPS})
+    endif()
+    if(NOT arg_LOCAL)
+        install(TARGETS troupe_${name} EXPORT troupe)
+        file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+        install(DIRECTORY ./ DESTINATION ${TROUPE_INCLUDE_DIR}/${folder} FILES_MATCHING PATTERN "*.h")
     endif()
 endfunction()
 
@@ -65,6 +78,16 @@ function(troupe_program name)
     cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
     add_executable(${name} ${arg_SOURCES})
     target_link_libraries(${name} PRIVATE troupe_options ${arg_DEPS})
+endfunction()
+
+# What find_package(troupe) reads. Call after the folders.
+function(troupe_install_package)
+    include(CMakePackageConfigHelpers)
+    set(directory ${CMAKE_INSTALL_LIBDIR}/cmake/troupe)
+    write_basic_package_version_file(${PROJECT_BINARY_DIR}/troupeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+    install(FILES cmake/troupeConfig.cmake cmake/FindCAF.cmake ${PROJECT_BINARY_DIR}/troupeConfigVersion.cmake
+            DESTINATION ${directory})
+    install(EXPORT troupe NAMESPACE troupe:: DESTINATION ${directory} FILE troupeTargets.cmake)
 endfunction()
 
 # troupe_test(NAME LABEL unit SOURCES ... DEPS ...): a GoogleTest program whose cases ctest lists one by one.

@@ -191,9 +191,9 @@ Status TransferEngine::cancel(BatchID id, std::uint32_t task) {
     const auto batch = core.batches->find(id);
     if (!batch) return staleBatch(id);
     if (batch->done()) return Status::ok();
-    core.data_loops[batch->tracker()]->deliver(
-        Clock::now(), *caf::actor_cast<BatchTracker*>(core.trackers[batch->tracker()]),
-        EndTasks{id, task, Status(Code::Canceled, "canceled by the caller")});
+    core.data_loops[batch->tracker()]->deliver(Clock::now(),
+                                               *caf::actor_cast<BatchTracker*>(core.trackers[batch->tracker()]),
+                                               EndTasks{id, task, Status(Code::Canceled, "canceled by the caller")});
     return Status::ok();
 }
 

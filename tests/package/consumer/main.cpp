@@ -1,0 +1,29 @@
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "engine/transfer_engine.h"
+
+// Writes into its own segment: the least that needs everything.
+int main() {
+    std::vector<char> from(4096, 'x');
+    std::vector<char> to(4096, ' ');
+    troupe::TransferEngine engine;
+    troupe::Status status = engine.init("p2p", "");
+    if (status) status = engine.installTransport("tcp").status();
+    for (auto* buffer : {&from, &to})
+        if (status) status = engine.registerLocalMemory(buffer->data(), buffer->size());
+    if (status) {
+        troupe::TransferRequest request;
+        request.opcode = troupe::TransferRequest::WRITE;
+        request.source = from.data();
+        request.target_id = troupe::kLocalSegmentID;
+        request.target_offset = reinterpret_cast<std::uint64_t>(to.data());
+        request.length = from.size();
+        const auto batch = engine.allocateBatchID(1);
+        status = batch ? engine.submitTransfer(*batch, {request}) : batch.status();
+        if (status) status = engine.waitTransfer(*batch, std::chrono::seconds(30)).status();
+    }
+    std::printf("%s\n", status.toString().c_str());
+    return status && from == to ? 0 : 1;
+}
