@@ -40,7 +40,7 @@ class HostedActor : public caf::event_based_actor {
     /// mailbox and the dispatch, most of what a small message costs. False: nothing was done, send the message.
     template <class Handler>
     bool handleInPlace(Handler&& handler, After after = After::Now) {
-        if (busy_ || !loop_.onTurn() || !mailbox().blocked()) return false;
+        if (!loop_.onTurn() || busy_ || !mailbox().blocked()) return false;
         asHandler(std::forward<Handler>(handler), after);
         return true;
     }

@@ -342,7 +342,9 @@ bool Loop::sleepStandby() {
 bool Loop::sleepStandby(TimePoint now) {
     setPollableInterest(false);
     parked_.store(Sleep::Standby, std::memory_order_seq_cst);
-    if (inboxEmpty() && ready_.empty() && !stopping_.load(std::memory_order_relaxed)) {
+    // A thread that goes to sleep counts itself first and then looks at parked_; so here it is the other way round.
+    if (inboxEmpty() && ready_.empty() && sleepers.load(std::memory_order_seq_cst) == 0 &&
+        !stopping_.load(std::memory_order_relaxed)) {
         scheduleGrace(now);
         return true;
     }
@@ -499,7 +501,7 @@ bool Loop::tryTakeTurn() {
         turn_.unlock();
         return false;
     }
-    current_loop = this;
+    driver_was_on_ = std::exchange(current_loop, this);
     parked_.store(Sleep::Awake, std::memory_order_seq_cst);
     // Creating or spawning through an actor system makes its logger the thread's, and CAF then takes a lock and looks
     // the thread up in a table for every actor it runs here. Away with it for the time of the turn.
@@ -510,7 +512,7 @@ bool Loop::tryTakeTurn() {
 
 void Loop::giveTurnBack() {
     if (driver_had_logger_) caf::logger::set_current_actor_system(&system());
-    current_loop = nullptr;
+    current_loop = driver_was_on_;
     turn_.unlock();
 }
 

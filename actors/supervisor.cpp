@@ -151,6 +151,8 @@ void Supervisor::endWorkers(const std::vector<std::uint32_t>& leaving, std::func
             left->part();
             continue;
         }
+        // What trackers keep of it goes, too.
+        for (const caf::actor& tracker : trackers_) send(tracker, WorkerJoined{index, nullptr, NicInfo{}, 0});
         // Gone means gone: the Nic, its port and its sockets, before the caller hears of it.
         workers_[index]->attach_functor(
             [left, home = &loop()](const caf::error&) { home->post([left] { left->part(); }); });
@@ -246,11 +248,30 @@ void Supervisor::ended(const caf::down_msg& down) {
         restart_timer_ = loop().runAt(loop().now() + pause, [this] { startControlServer(); });
         return;
     }
-    if (!by_defect) return;
+    if (!by_defect || std::exchange(failed_, true)) return;
     log_->critical("an actor of the data plane ended; all transfers end with it");
     const Status cause(Code::Internal, "an actor of the engine ended by a defect; see the log");
-    for (const caf::actor& tracker : trackers_) send(tracker, EndAll{cause});
     if (plan_.on_fatal) plan_.on_fatal(cause);
+    endDataPlane(cause);
+}
+
+void Supervisor::endDataPlane(const Status& cause) {
+    std::vector<std::uint32_t> all(workers_.size());
+    for (std::uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    const caf::strong_actor_ptr self(ctrl());
+    endWorkers(all, [this, self, cause] {
+        // A tracker ends what it still reaches; what a defect left is ended when no tracker can meet it any more.
+        const auto left = std::make_shared<Countdown>(1 + trackers_.size(), [this, self, cause] {
+            if (plan_.on_data_plane_gone) plan_.on_data_plane_gone(cause);
+        });
+        for (const caf::actor& tracker : trackers_) {
+            tracker->attach_functor(
+                [left, home = &loop()](const caf::error&) { home->post([left] { left->part(); }); });
+            send(tracker, EndAll{cause});
+            send_exit(tracker, caf::exit_reason::user_shutdown);
+        }
+        left->part();
+    });
 }
 
 }  // namespace troupe

@@ -17,8 +17,9 @@ namespace troupe {
 /// The engine's root actor: spawns the others, watches them, and ends them in order. Lives on the control loop.
 ///
 /// The ControlServer is restarted when it ends by a defect, with a growing pause. The directory, the trackers and the
-/// workers hold what cannot be made anew (open segments, running tasks): when one of them ends by itself, every
-/// running task that can still be reached is ended and `onFatal` is told, so that nobody waits for ever.
+/// workers hold what cannot be made anew (open segments, running tasks): when one of them ends by itself, the others
+/// end with it, first the workers, whose Nics then touch no buffer any more, and every running task, so that nobody
+/// waits for ever.
 class Supervisor final : public HostedActor {
   public:
     struct Plan {
@@ -32,7 +33,8 @@ class Supervisor final : public HostedActor {
         SegmentBoard* board = nullptr;
         const Config* settings = nullptr;
         std::function<void()> on_ended;               ///< When all actors are gone, this one last.
-        std::function<void(const Status&)> on_fatal;  ///< A data-plane actor ended by a defect.
+        std::function<void(const Status&)> on_fatal;  ///< A data-plane actor ended by a defect: refuse new work.
+        std::function<void(const Status&)> on_data_plane_gone;  ///< After on_fatal: no Nic or tracker is left.
     };
 
     Supervisor(caf::actor_config& config, Loop& loop, Plan plan, Logger log);
@@ -61,6 +63,7 @@ class Supervisor final : public HostedActor {
     void shutDown(const Shutdown& request);
     void endActors();
     void ended(const caf::down_msg& down);
+    void endDataPlane(const Status& cause);
 
     Plan plan_;
     caf::actor directory_;
@@ -71,6 +74,7 @@ class Supervisor final : public HostedActor {
     std::size_t alive_ = 0;  ///< Children that have not ended.
     bool ending_ = false;
     bool actors_told_ = false;
+    bool failed_ = false;
     std::uint32_t server_failures_ = 0;
     Reactor::TimerId restart_timer_ = 0;
     Reactor::TimerId drain_timer_ = 0;

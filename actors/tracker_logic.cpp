@@ -43,6 +43,9 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
     const std::uint32_t index = use.peer->index;
     if (peers_.size() <= index) peers_.resize(index + 1);
     PeerState& state = peers_[index];
+    // Addresses meant for one process say nothing in its successor.
+    if (state.peer && state.segment == use.segment && state.peer->desc->incarnation != use.peer->desc->incarnation)
+        doomPeer(index, Status(Code::StaleIncarnation, "segment " + use.peer->name + " was restarted"));
     state.peer = use.peer;
     state.segment = use.segment;
     // Paths that stay keep what is in flight on them.
@@ -60,11 +63,7 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
     std::stable_partition(paths.begin(), paths.end(),
                           [this](const Path& path) { return workers_[path.worker].loop == loop_; });
     state.paths = std::move(paths);
-    // What only a worker that left could have sent.
-    const Status left(Code::TransportMissing, "the transport that carried it was uninstalled");
-    for (const Run& run : state.pending)
-        if (run.worker != kAnyWorker && pathOf(index, run.worker) == nullptr)
-            for (std::uint32_t i = run.next; i < run.end; ++i) doom(*run.batch, i, left);
+    for (const Run& run : state.pending) doomUnlessSendable(state, run);
     endDoomed();
     flushTally();
     markDirty(index);
@@ -72,15 +71,30 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
 
 void TrackerLogic::onDropPeer(const DropPeer& drop) {
     if (drop.peer >= peers_.size() || !peers_[drop.peer].peer) return;
-    forEachTask([&](Batch& batch, std::uint32_t index) {
-        if (batch.task(index).segment == peers_[drop.peer].segment) doom(batch, index, drop.cause);
-    });
+    doomPeer(drop.peer, drop.cause);
     endDoomed();
     flushTally();
     if (drop.forget) {
         peers_[drop.peer].peer = nullptr;
         peers_[drop.peer].segment = kInvalidSegmentID;
     }
+}
+
+void TrackerLogic::doomPeer(std::uint32_t peer, const Status& cause) {
+    forEachTask([&](Batch& batch, std::uint32_t index) {
+        if (batch.task(index).segment == peers_[peer].segment) doom(batch, index, cause);
+    });
+}
+
+/// Work that no path can carry must not wait for one.
+bool TrackerLogic::doomUnlessSendable(const PeerState& peer, const Run& run) {
+    const bool sendable = std::any_of(peer.paths.begin(), peer.paths.end(), [&](const Path& path) {
+        return run.worker == kAnyWorker || path.worker == run.worker;
+    });
+    if (sendable) return true;
+    const Status missing(Code::TransportMissing, "no installed transport reaches the segment any more");
+    for (std::uint32_t i = run.next; i < run.end; ++i) doom(*run.batch, i, missing);
+    return false;
 }
 
 TrackerLogic::PeerState* TrackerLogic::peerOf(const Task& task) {
@@ -139,6 +153,7 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
 }
 
 void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
+    if (!doomUnlessSendable(peers_[peer], run)) return;
     auto& pending = peers_[peer].pending;
     const auto plain = [](const Run& r) {
         return r.merge && r.offset == 0 && r.limit == UINT64_MAX && r.worker == kAnyWorker;
@@ -163,6 +178,8 @@ void TrackerLogic::flush() {
         fill(dirty_[i]);
     }
     dirty_.clear();
+    // Whatever ended since, by whichever handler, may be what they wait for.
+    if (!waits_.empty()) answerWaits(TimePoint::min());
 }
 
 TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
@@ -209,6 +226,7 @@ void TrackerLogic::fill(std::uint32_t index) {
         if (path.train.flights.empty()) continue;
         path.train.tracker = index_;
         path.train.peer = index;
+        path.train.incarnation = peer.peer->desc->incarnation;
         output_.sendTrain(path.worker, path.train);
         path.train.flights.clear();
     }
@@ -264,7 +282,6 @@ void TrackerLogic::onReport(const SliceReport& report) {
     endDoomed();
     for (const auto& settled : report.settled) onSettled(report.worker, settled);
     flushTally();
-    if (!waits_.empty()) answerWaits(TimePoint::min());
 }
 
 void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& failed) {

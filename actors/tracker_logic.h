@@ -103,6 +103,8 @@ class TrackerLogic {
     /// endDoomed, which every handler calls after it doomed the last one.
     void doom(Batch& batch, std::uint32_t index, const Status& cause);
     void endDoomed();
+    void doomPeer(std::uint32_t peer, const Status& cause);
+    bool doomUnlessSendable(const PeerState& peer, const Run& run);
     void forgetDoomed(std::deque<Run>& pending);
     /// doom, and the paths that carry it are reset by endCanceled.
     void cancel(Batch& batch, std::uint32_t index, const Status& cause);

@@ -53,6 +53,8 @@ void WorkerLogic::onTrain(const Train& train) {
     Status refused;
     if (!entry.peer) {
         refused = Status(Code::StaleHandle, "the segment was closed");
+    } else if (entry.peer->desc->incarnation != train.incarnation) {
+        refused = Status(Code::StaleIncarnation, "segment " + entry.peer->name + " was restarted");
     } else if (!entry.path) {
         auto opened = nic_->openPath(entry.peer);
         if (opened)

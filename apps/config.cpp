@@ -42,8 +42,6 @@ void addConfigCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<CommonOptions>();
     auto* command = addCommand(app, "config", "Show every setting: value, unit, range, and where the value came from");
     addCommonOptions(*command, *options);
-    command->add_flag_callback(
-        "--print", [] {}, "Print the settings (what the command does anyway)");
     command->callback([options, &chosen] {
         chosen.name = "config";
         chosen.json = options->json;

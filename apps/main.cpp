@@ -16,7 +16,7 @@
 #include "apps/topo.h"
 #include "apps/trace_gen.h"
 #include "apps/verify.h"
-#include "base/edit_distance.h"
+#include "base/nearest_name.h"
 
 namespace troupe::apps {
 
@@ -46,10 +46,7 @@ std::string remedyFor(Code code) {
 }
 
 void report(const ChosenCommand& command, const Status& status) {
-    const bool missing_file = status.code() == Code::NotFound && status.message().find("segment") == std::string::npos;
-    const bool unreadable_file =
-        status.code() == Code::AccessDenied && status.message().find("cannot open") != std::string::npos;
-    const std::string remedy = missing_file || unreadable_file ? "" : remedyFor(status.code());
+    const std::string remedy = remedyFor(status.code());
     fmt::print(stderr, "troupe {}: {}\n", command.name, status.toString());
     if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
     if (!command.json || std::ferror(stdout) != 0) return;
@@ -77,16 +74,11 @@ std::vector<const CLI::App*> commandNamed(const CLI::App& app, const std::string
 
 /// For a first argument that is no command of `app`.
 int unknownCommand(const CLI::App& app, const std::string& name) {
-    constexpr std::size_t kFar = 3;  // Edits; names that differ by as much are not meant.
-    std::string nearest;
-    std::size_t best = kFar;
+    std::vector<std::string> known;
+    for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; }))
+        known.push_back(command->get_name());
     // A name may be long; its first bytes tell enough.
-    for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-        const std::size_t distance = editDistance(std::string_view(name).substr(0, 64), command->get_name());
-        if (distance >= best) continue;
-        best = distance;
-        nearest = command->get_name();
-    }
+    const std::string nearest = nearestName(std::string_view(name).substr(0, 64), known);
     fmt::print(stderr, "troupe: unknown command '{}'{}\n  try: troupe --help\n", name,
                nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
     return kUsage;
@@ -95,7 +87,7 @@ int unknownCommand(const CLI::App& app, const std::string& name) {
 /// "help" is --help, and "help X" is "X --help".
 std::vector<std::string> spellOutHelp(std::vector<std::string> arguments) {
     if (arguments.empty() || arguments.front() != "help") return arguments;
-    arguments.erase(arguments.begin());
+    while (!arguments.empty() && arguments.front() == "help") arguments.erase(arguments.begin());
     arguments.insert(arguments.begin() + (arguments.empty() ? 0 : 1), "--help");
     return arguments;
 }

@@ -13,11 +13,9 @@ namespace troupe::apps {
 
 namespace {
 
-Status showTopology(const EngineArguments& arguments, Console& console) {
-    auto session = Session::start(arguments);
-    if (!session) return session.status();
-    const auto matrix = (*session)->engine().getLocalTopology();
-    if (arguments.common.json) {
+Status showTopology(const CommonOptions& options, Console& console) {
+    const auto matrix = TransferEngine().getLocalTopology();
+    if (options.json) {
         // The form that segment descriptors have: location -> [[preferred], [available]].
         auto object = nlohmann::json::object();
         for (const auto& [location, devices] : matrix)
@@ -38,14 +36,14 @@ Status showTopology(const EngineArguments& arguments, Console& console) {
 }  // namespace
 
 void addTopoCommand(CLI::App& app, ChosenCommand& chosen) {
-    auto arguments = std::make_shared<EngineArguments>();
+    auto options = std::make_shared<CommonOptions>();
     auto* command = addCommand(app, "topo", "Show which devices of this machine serve which memory");
-    addEngineOptions(*command, *arguments);
-    command->callback([arguments, &chosen] {
+    addCommonOptions(*command, *options);
+    command->callback([options, &chosen] {
         chosen.name = "topo";
-        chosen.json = arguments->common.json;
-        chosen.check = [arguments] { return checkEngineArguments(*arguments); };
-        chosen.run = [arguments](Console& console) { return showTopology(*arguments, console); };
+        chosen.json = options->json;
+        chosen.check = [options] { return loadConfig(*options).status(); };
+        chosen.run = [options](Console& console) { return showTopology(*options, console); };
     });
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <unordered_set>
 
@@ -35,10 +37,12 @@ Status generate(const TraceGenOptions& options, Console& console) {
         fmt::print(console.out, "{}", text);
         return Status::ok();
     }
+    errno = 0;
     std::ofstream file(options.output, std::ios::binary);
     file << text;
     file.close();
-    if (!file) return {Code::NotFound, "cannot write '" + options.output + "'; does its folder exist?"};
+    if (!file)
+        return {Code::InvalidArgument, fmt::format("cannot write '{}': {}", options.output, std::strerror(errno))};
     if (options.common.json) {
         const nlohmann::json report = {{"output", options.output},
                                        {"requests", trace.size()},

@@ -5,13 +5,14 @@
 
 namespace troupe {
 
-std::string ByteRange::toString() const {
-    char text[64];
-    if (wraps())
-        std::snprintf(text, sizeof text, "[0x%" PRIx64 ", +0x%" PRIx64 ")", addr, length);
-    else
-        std::snprintf(text, sizeof text, "[0x%" PRIx64 ", 0x%" PRIx64 ")", addr, end());
+std::string hexAddress(std::uint64_t addr) {
+    char text[24];
+    std::snprintf(text, sizeof text, "0x%" PRIx64, addr);
     return text;
+}
+
+std::string ByteRange::toString() const {
+    return "[" + hexAddress(addr) + ", " + (wraps() ? "+" + hexAddress(length) : hexAddress(end())) + ")";
 }
 
 }  // namespace troupe

@@ -7,6 +7,9 @@
 
 namespace troupe {
 
+/// "0x7f00".
+std::string hexAddress(std::uint64_t addr);
+
 /// A half-open range of addresses [addr, addr + length). Ranges are built from hostile numbers: check
 /// `wraps()` before `end()` is used.
 struct ByteRange {

@@ -12,11 +12,13 @@ using Duration = Clock::duration;
 /// "No deadline".
 inline constexpr TimePoint kForever = TimePoint::max();
 
-/// `start + span`, where a span of a century or more (microseconds::max() among them) means kForever.
+/// `start + span`, where a span of a century or more (microseconds::max() among them) means kForever, and one of minus
+/// a century or less is as good as that.
 template <class Rep, class Period>
 TimePoint saturatedAdd(TimePoint start, std::chrono::duration<Rep, Period> span) {
     constexpr std::chrono::hours kCentury{24 * 365 * 100};
-    return span >= kCentury ? kForever : start + std::chrono::duration_cast<Duration>(span);
+    if (span >= kCentury) return kForever;
+    return start + (span <= -kCentury ? -kCentury : std::chrono::duration_cast<Duration>(span));
 }
 
 }  // namespace troupe

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/config_units.h"
-#include "base/edit_distance.h"
+#include "base/nearest_name.h"
 
 namespace troupe {
 
@@ -169,19 +169,18 @@ std::string environmentName(std::string_view key) {
 
 /// `spell` gives a key as the reader would write it.
 Status unknownKey(std::string_view name, std::string (*spell)(std::string_view)) {
-    std::string nearest;
-    std::size_t best = std::numeric_limits<std::size_t>::max();
+    std::vector<std::string> known;
+    for (const ConfigKey& key : ConfigLoader::schema()) known.push_back(spell(key.name));
     // A name of the file's choosing may be long; its first bytes tell enough.
-    const std::string_view head = name.substr(0, 64);
-    for (const ConfigKey& key : ConfigLoader::schema()) {
-        std::string candidate = spell(key.name);
-        const std::size_t distance = editDistance(head, candidate);
-        if (distance < best) {
-            best = distance;
-            nearest = std::move(candidate);
-        }
-    }
-    return {Code::InvalidArgument, "unknown setting '" + std::string(head) + "'; did you mean '" + nearest + "'?"};
+    const std::string head(name.substr(0, 64));
+    const std::string nearest = nearestName(head, known);
+    const bool environment = spell == environmentName;
+    return {
+        Code::InvalidArgument,
+        "unknown setting '" + head + "'" + (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") +
+            "; `troupe config` lists all" +
+            (environment ? ", and names that begin with " + std::string(kEnvironmentPrefix) + " are reserved for them"
+                         : "")};
 }
 
 std::string asIs(std::string_view name) { return std::string(name); }
@@ -245,6 +244,14 @@ Status apply(std::string_view name, std::string_view value, Config& config) {
 
 }  // namespace
 
+Status checkConfig(const Config& config) {
+    for (const ConfigKey& key : ConfigLoader::schema()) {
+        Config scratch = config;
+        if (const Status sound = key.set(scratch, key.get(config)); !sound) return sound.withContext(key.name);
+    }
+    return {};
+}
+
 const std::vector<ConfigKey>& ConfigLoader::schema() {
     static const std::vector<ConfigKey> keys = makeSchema();
     return keys;
@@ -255,8 +262,7 @@ Status ConfigLoader::loadFile(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) {
         const int error = errno;
-        return {error == ENOENT ? Code::NotFound : Code::InvalidArgument,
-                origin + ": " + std::system_category().message(error)};
+        return {Code::InvalidArgument, origin + ": " + std::system_category().message(error)};
     }
     std::string text(kMaxFileBytes + 1, '\0');
     file.read(text.data(), static_cast<std::streamsize>(text.size()));

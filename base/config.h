@@ -62,6 +62,9 @@ struct ConfigKey {
     std::function<std::string(const Config&)> get;
 };
 
+/// InvalidArgument, naming the setting, when a value is out of its range: a Config may be filled by hand.
+Status checkConfig(const Config& config);
+
 /// Builds a Config from layers, later ones winning: file, then environment, then code. Not thread-safe.
 class ConfigLoader {
   public:

@@ -111,6 +111,7 @@ std::string formatBytes(std::uint64_t bytes) {
 }
 
 std::string formatTime(std::chrono::microseconds time) {
+    if (time.count() < 0) return "-" + formatWithUnit(0 - static_cast<std::uint64_t>(time.count()), kTimeUnits);
     return formatWithUnit(static_cast<std::uint64_t>(time.count()), kTimeUnits);
 }
 

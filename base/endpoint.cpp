@@ -146,7 +146,12 @@ Result<UniqueFd> listenOn(const SocketAddress& address, int backlog) {
         const Code code = error == EADDRINUSE ? Code::AlreadyExists
                           : error == EACCES   ? Code::AccessDenied
                                               : Code::InvalidArgument;
-        return errnoStatus(code, "bind " + address.toString(), error);
+        const Status refused = errnoStatus(code, "bind " + address.toString(), error);
+        const char* remedy = error == EADDRINUSE      ? "; give another port, or 0 for any free one"
+                             : error == EACCES        ? "; ports below 1024 are for root"
+                             : error == EADDRNOTAVAIL ? "; it is no address of this machine"
+                                                      : "";
+        return {code, refused.message() + remedy};
     }
     if (address.port() == 0) allowReuse();
     if (listen(fd.get(), backlog) != 0)

@@ -224,7 +224,9 @@ ActorApi::ActorApi(TransferEngine& engine, EngineCore& core) : calls_(std::make_
     actor_ = caf::actor_cast<EngineActor>(caf::actor_cast<caf::strong_actor_ptr>(actor));
 }
 
-ActorApi::~ActorApi() {
+ActorApi::~ActorApi() { end(); }
+
+void ActorApi::end() {
     // Jobs may need the loops, so they end while everything still runs. The actor shares the queue and has what comes
     // later answered.
     calls_->end();

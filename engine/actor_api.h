@@ -81,7 +81,10 @@ class ActorApi {
     ActorApi(const ActorApi&) = delete;
     ActorApi& operator=(const ActorApi&) = delete;
 
-    /// Valid until freeEngine; afterwards requests get an error from CAF.
+    /// Answers what is under way and what comes later with Canceled. Idempotent.
+    void end();
+
+    /// After freeEngine requests get an error from CAF.
     const EngineActor& actor() const { return actor_; }
 
   private:

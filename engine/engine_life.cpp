@@ -59,9 +59,9 @@ Result<std::string> chooseHost(const std::string& ip_or_host, const std::string&
     if (named && isLocalAddress(interfaces, named->host)) return named->host;
     // A name that says nothing about this machine must not put its memory on the network unasked.
     if (named_by_address && !(named && named->host == ownHostName()))
-        return {Code::InvalidArgument, "'" + server_name +
-                                           "' is no address and not the name of this machine, and with p2p " +
-                                           "a segment is named by its address; give ip_or_host, or an empty name"};
+        return {Code::InvalidArgument,
+                "'" + server_name + "' is no address and not the name of this machine, and with p2p " +
+                    "a segment is named by its address; give ip_or_host (--host), or an empty name"};
     return pickAdvertisedAddress(interfaces, "");
 }
 
@@ -82,6 +82,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     if (local_server_name.size() > kMaxSegmentName)
         return Status(Code::InvalidArgument,
                       "local_server_name has more than " + std::to_string(kMaxSegmentName) + " bytes");
+    if (const Status sound = checkConfig(core.settings()); !sound) return sound.withContext("EngineOptions::config");
     auto store = makeStore(metadata_conn, core.options);
     if (!store) return store.status();
     if (!isP2p(metadata_conn) && local_server_name.empty())
@@ -156,6 +157,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     plan.settings = &settings;
     core.actors_ended = std::make_shared<std::promise<void>>();
     plan.on_ended = [ended = core.actors_ended] { ended->set_value(); };
+    plan.on_data_plane_gone = [&core](const Status& why) { core.batches->endAll(why); };
     plan.on_fatal = [&core](const Status& why) {
         if (core.failed.load()) return;
         core.fatal = why;
@@ -188,10 +190,11 @@ void TransferEngine::stop() {
     EngineCore& core = *core_;
     // A submit that saw the engine running brings its tasks before the trackers are told to end them all.
     while (core.submitting.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
-    core.actor_api.reset();
+    // A blocking call that the actor API has under way ends with the transfers it waits for, so they come first.
+    if (core.supervisor) caf::anon_send(core.supervisor, Shutdown{Clock::now() + kDrainBound});
+    if (core.actor_api) core.actor_api->end();
     if (core.supervisor) {
         auto ended = core.actors_ended->get_future();
-        caf::anon_send(core.supervisor, Shutdown{Clock::now() + kDrainBound});
         if (ended.wait_for(kDrainBound + kActorsEndBound) != std::future_status::ready)
             core.options.log->critical("freeEngine: the actors did not end in time");
     }

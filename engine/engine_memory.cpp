@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/engine_core.h"
+#include "transports/read_only.h"
 
 namespace troupe {
 
@@ -29,6 +30,7 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
     region.range = ByteRange{reinterpret_cast<std::uint64_t>(addr), length};
     region.location = location;
     region.remote_accessible = remote_accessible;
+    region.writable = !isReadOnly(region.range);
     return region;
 }
 

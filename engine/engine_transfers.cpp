@@ -34,8 +34,9 @@ Status checkRequest(const TransferRequest& request, std::size_t index, const Eng
     if (request.length == 0) return Status::ok();
     const ByteRange source{reinterpret_cast<std::uint64_t>(request.source), request.length};
     if (request.source == nullptr) return fail(Code::InvalidArgument, "source is null");
-    if (hint != nullptr && hint->range.contains(source)) return Status::ok();
-    const Status covered = regions.covers(source, false);
+    const bool written = request.opcode == Opcode::Read;
+    if (hint != nullptr && hint->range.contains(source) && (hint->writable || !written)) return Status::ok();
+    const Status covered = regions.covers(source, false, written);
     if (!covered) return fail(covered.code(), "source: " + covered.message());
     hint = regions.find(source.addr);
     return Status::ok();

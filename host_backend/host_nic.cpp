@@ -81,8 +81,8 @@ std::size_t HostNic::post(PathId path, std::span<const WorkRequest> requests) {
 Status HostNic::check(const WorkRequest& request, const RegionMap& regions) {
     const ByteRange range = remoteRange(request);
     if (last_region_.length != 0 && last_region_.contains(range)) return Status::ok();
-    if (auto status = regions.covers(range, true); !status) return status;
-    if (const Region* region = regions.find(range.addr)) last_region_ = region->range;
+    if (auto status = regions.covers(range, true, request.opcode == Opcode::Write); !status) return status;
+    if (const Region* region = regions.find(range.addr); region && region->writable) last_region_ = region->range;
     return Status::ok();
 }
 

@@ -10,6 +10,7 @@
 #include <caf/allowed_unsafe_message_type.hpp>
 
 #include "base/byte_range.h"
+#include "base/incarnation.h"
 #include "base/status.h"
 #include "messages/transfer_types.h"
 #include "transports/nic.h"
@@ -49,6 +50,7 @@ struct Flight {
 struct Train {
     std::uint32_t tracker = 0;  ///< Index of the sender; reports go back to it.
     std::uint32_t peer = 0;
+    Incarnation incarnation;  ///< For whom the addresses are meant: the worker may have heard of a successor already.
     std::vector<Flight> flights;
 };
 

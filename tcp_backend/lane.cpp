@@ -135,8 +135,11 @@ void Lane::failAll(const Status& cause, bool retryable, std::uint64_t culprit, s
     deadline_ = kForever;
     blocked_ = false;
     interest = 0;
+    // With a culprit, the others did nothing wrong.
+    const Status reset = culprit == kNone ? cause : Status(Code::PathReset, cause.message());
     while (!ring_.empty()) {
-        failed.push_back({ring_.front().request, cause, retryable && ring_.first() != culprit, true});
+        const bool guilty = ring_.first() == culprit;
+        failed.push_back({ring_.front().request, guilty ? cause : reset, retryable && !guilty, true});
         retire();
     }
     sent_ = ring_.end();

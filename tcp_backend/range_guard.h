@@ -10,20 +10,21 @@ class RangeGuard {
   public:
     explicit RangeGuard(const RegistrationTable& table) : reader_(table.regions()) {}
 
-    /// Ok, or why not: InvalidArgument (wraps), AddressNotRegistered, AccessDenied.
-    Code check(const ByteRange& range) {
+    /// Ok, or why not: InvalidArgument (wraps), AddressNotRegistered, AccessDenied (local only, or `write` and mapped
+    /// read-only).
+    Code check(const ByteRange& range, bool write) {
         const RegionMap& map = reader_.get();
         if (&map != map_) {
             map_ = &map;
             last_ = nullptr;
         }
-        if (last_ && inside(range, *last_)) return Code::Ok;
+        if (last_ && (last_->writable || !write) && inside(range, *last_)) return Code::Ok;
         const Region* region = map.find(range.addr);
-        if (region && region->remote_accessible && inside(range, *region)) {
+        if (region && region->remote_accessible && (region->writable || !write) && inside(range, *region)) {
             last_ = region;
             return Code::Ok;
         }
-        return map.covers(range, true).code();
+        return map.covers(range, true, write).code();
     }
 
   private:

@@ -18,7 +18,7 @@ class ServerConnection::Receiver {
         RequestHeader request;
         if (!decodeRequest(bytes, request)) return false;
         const ByteRange range{request.addr, request.length};
-        const Code code = my_.shared_.guard.check(range);
+        const Code code = my_.shared_.guard.check(range, request.op == Op::Write);
         if (request.op == Op::Read) {
             if (code != Code::Ok)
                 my_.refuse(request.id, range, code);

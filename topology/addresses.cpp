@@ -154,8 +154,8 @@ Result<std::string> pickAdvertisedAddress(const std::vector<NetworkInterface>& i
     if (preferred.empty())
         return {Code::NotFound, "no interface that is up has a usable address; interfaces: " + list(interfaces)};
     return {Code::InvalidArgument, "'" + preferred +
-                                       "' is neither a usable numeric address nor an interface that is up and has "
-                                       "one; interfaces: " +
+                                       "' is neither an address that peers can be told (0.0.0.0 is none) nor an "
+                                       "interface that is up and has one; interfaces: " +
                                        list(interfaces)};
 }
 

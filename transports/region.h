@@ -12,7 +12,8 @@ struct Region {
     std::uint64_t id = 0;  ///< Unique in the engine's life, never reused: the generation of the descriptor.
     ByteRange range;
     std::string location = "*";     ///< "cpu:0", "cuda:1", or "*" for unknown.
-    bool remote_accessible = true;  ///< Peers may read and write it.
+    bool remote_accessible = true;  ///< Peers may read it, and write it if it is writable.
+    bool writable = true;           ///< False: mapped read-only; nothing is ever written to it.
 };
 
 }  // namespace troupe

@@ -20,17 +20,20 @@ const Region* RegionMap::find(std::uint64_t addr) const {
     return addr < region.range.end() ? &region : nullptr;
 }
 
-Status RegionMap::covers(ByteRange range, bool remote) const {
+Status RegionMap::covers(ByteRange range, bool remote, bool write) const {
     if (range.wraps()) return {Code::InvalidArgument, range.toString() + " passes the end of the address space"};
     std::uint64_t addr = range.addr;
     while (addr != range.end()) {
         const Region* region = find(addr);
         if (!region)
             return {Code::AddressNotRegistered,
-                    range.toString() + " is not registered from " + ByteRange{addr, range.end() - addr}.toString()};
+                    range.toString() + " is not registered; the first byte that is not is at " + hexAddress(addr)};
         if (remote && !region->remote_accessible)
             return {Code::AccessDenied,
                     range.toString() + " lies in " + region->range.toString() + ", which is not remotely accessible"};
+        if (write && !region->writable)
+            return {Code::AccessDenied,
+                    range.toString() + " lies in " + region->range.toString() + ", which is mapped read-only"};
         addr = std::min(region->range.end(), range.end());
     }
     return {};
@@ -119,8 +122,12 @@ void RegistrationTable::remove(std::uint64_t id) {
 Result<Region> RegistrationTable::beginRemoval(std::uint64_t addr) {
     const std::lock_guard lock(writers_);
     const auto entry = by_addr_.find(addr);
-    if (entry == by_addr_.end() || entry->second.state == State::Pending)
-        return {Code::AddressNotRegistered, "no registered region starts at " + ByteRange{addr, 0}.toString()};
+    if (entry == by_addr_.end() || entry->second.state == State::Pending) {
+        const Region* around = visible_.load()->find(addr);
+        return {Code::AddressNotRegistered,
+                "no registered region starts at " + hexAddress(addr) +
+                    (around == nullptr ? "" : "; it lies in " + around->range.toString() + ", give the first address")};
+    }
     if (entry->second.state == State::Closing)
         return {Code::BatchBusy, entry->second.region.range.toString() + " is being unregistered already"};
     entry->second.state = State::Closing;

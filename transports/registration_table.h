@@ -23,9 +23,9 @@ class RegionMap {
 
     /// Ok when every byte of `range` lies in registered regions, touching ones counted as one.
     /// InvalidArgument: the range wraps. AddressNotRegistered: a byte is in no region. AccessDenied: `remote` and a
-    /// region on the way is not remotely accessible. The messages name the range and the first bad address.
-    /// A zero-length range is always covered.
-    Status covers(ByteRange range, bool remote) const;
+    /// region on the way is not remotely accessible, or `write` and it is mapped read-only. The messages name the range
+    /// and the first bad address. A zero-length range is always covered.
+    Status covers(ByteRange range, bool remote, bool write = false) const;
 
     std::size_t size() const { return size_; }
     std::vector<Region> all() const;

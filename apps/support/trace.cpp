@@ -118,8 +118,7 @@ Result<std::vector<TraceRequest>> readTraceFile(const std::string& path, std::si
     std::ifstream file(path, std::ios::binary);
     if (!file) {
         const int error = errno;
-        return {error == EACCES ? Code::AccessDenied : Code::NotFound,
-                fmt::format("cannot open trace '{}': {}", path, std::strerror(error))};
+        return {Code::InvalidArgument, fmt::format("cannot open trace '{}': {}", path, std::strerror(error))};
     }
     // The buffer of a file stream throws what the system refuses in mid-file, whatever the stream's mask.
     try {

@@ -371,6 +371,25 @@ TEST_P(LoopTest, AnExceptionInPlaceEndsTheActorAndTheMessagesAfterItAreDropped) 
     EXPECT_EQ(seen.sum, 0u);
 }
 
+TEST_P(LoopTest, AThreadThatDrivesAnotherLoopKeepsItsOwnTurn) {
+    Loop::Options options;
+    options.name = "test.other";
+    options.drivable = true;
+    Loop other(system_, options);
+    ASSERT_TRUE(other.start());
+    std::uint64_t drives = 0;
+    onTurn([&] {
+        for (int i = 0; i < 100; ++i) {
+            other.help();
+            if (other.driveUntil([] { return true; }, kNoTime) == Loop::Drive::Done) ++drives;
+            EXPECT_TRUE(loop_->onTurn());
+            EXPECT_FALSE(other.onTurn());
+        }
+    });
+    EXPECT_GT(drives, 0u);
+    other.stop();
+}
+
 TEST_P(LoopTest, PollablesWakeItWhoeverDroveItLast) {
     Poked poked;
     onTurn([&] { loop_->addPollable(&poked); });

@@ -29,8 +29,10 @@ class Tracker : public testing::Test {
         joined.loop = loop;
         tracker_.onWorkerJoined(joined);
     }
+    /// Each time another incarnation.
     void usePeer(std::vector<std::uint32_t> workers, std::uint32_t peer = kPeer) {
-        tracker_.onUsePeer(UsePeer{makePeer(peer), segmentOf(peer), std::move(workers)});
+        peer_ = makePeer(peer);
+        tracker_.onUsePeer(UsePeer{peer_, segmentOf(peer), std::move(workers)});
         tracker_.flush();
     }
     /// A task of `length` bytes at `offset` of both sides.
@@ -68,6 +70,7 @@ class Tracker : public testing::Test {
     TransferStatus batch(BatchID id) { return table_.find(id)->summary(); }
 
     std::vector<std::byte> memory_ = std::vector<std::byte>(1 << 16);
+    std::shared_ptr<const Peer> peer_;
     RegistrationTable regions_;
     Region region_;
     BatchTable table_{16};
@@ -279,7 +282,8 @@ TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
     // The report of the loss and the news that the worker left come before the next flush.
     tracker_.onReport(SliceReport{
         0, {{flights[0], kPeer, Status(Code::ConnectionLost, "lost"), true, true}}, {settledOf(flights[0], 0)}});
-    usePeer({1});
+    tracker_.onUsePeer(UsePeer{peer_, segmentOf(kPeer), {1}});
+    tracker_.flush();
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
     EXPECT_EQ(task(id, 0).error.code(), Code::TransportMissing);
     for (std::size_t i = 1; i < flights.size(); ++i) succeed(flights[i]);
@@ -289,6 +293,42 @@ TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
     succeed(more[0], 1);
     EXPECT_EQ(task(id, 3).s, TransferStatusEnum::COMPLETED);
     EXPECT_TRUE(tracker_.idle());
+}
+
+TEST_F(Tracker, NothingMeantForOneIncarnationGoesToItsSuccessor) {
+    // More than the window holds: some is out, the rest waits.
+    const BatchID id = submit({spec(0, 600), spec(1000, 600), spec(2000, 600), spec(3000, 64)});
+    const auto flights = output_.takeFlights();
+    usePeer({0});
+    EXPECT_TRUE(output_.takeFlights().empty());
+    EXPECT_EQ(task(id, 3).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 3).error.code(), Code::StaleIncarnation);
+    for (const Flight& flight : flights) fail(flight, Status(Code::StaleIncarnation, "restarted"), false);
+    EXPECT_TRUE(tracker_.idle());
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::FAILED);
+    // What is submitted from now on is meant for the successor.
+    const BatchID next = submit({spec(0, 64)});
+    const auto more = output_.takeFlights();
+    ASSERT_EQ(more.size(), 1u);
+    succeed(more[0]);
+    EXPECT_EQ(batch(next).s, TransferStatusEnum::COMPLETED);
+}
+
+TEST_F(Tracker, WithoutAPathNothingWaits) {
+    auto lost = spec(5000, 64);
+    lost.retries = 5;
+    const BatchID id = submit({spec(0, 600), spec(1000, 600), spec(2000, 600), lost});
+    const auto flights = output_.takeFlights();
+    const auto same = peer_;
+    tracker_.onUsePeer(UsePeer{same, segmentOf(kPeer), {}});
+    tracker_.flush();
+    EXPECT_EQ(task(id, 3).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 3).error.code(), Code::TransportMissing);
+    for (const Flight& flight : flights) fail(flight, Status(Code::ConnectionLost, "lost"), true);
+    EXPECT_TRUE(tracker_.idle());
+    const BatchID late = submit({spec(0, 64)});
+    EXPECT_EQ(task(late, 0).error.code(), Code::TransportMissing) << "a submit that raced with the uninstall";
+    EXPECT_TRUE(output_.trains.empty());
 }
 
 TEST_F(Tracker, OneCauseEndsManyTasksThatWaitBetweenThoseOfAnotherPeer) {
@@ -467,11 +507,13 @@ TEST_F(Tracker, AForgottenPeersSegmentIsStale) {
     EXPECT_EQ(task(id, 0).error.code(), Code::StaleHandle);
 }
 
-TEST_F(Tracker, WorkForAPeerWithoutWorkersWaitsUntilThereIsOne) {
+TEST_F(Tracker, WorkForAPeerWithoutWorkersFailsUntilThereIsOne) {
     usePeer({});
-    const BatchID id = submit({spec(0, 64)});
+    const BatchID early = submit({spec(0, 64)});
     EXPECT_TRUE(output_.trains.empty());
+    EXPECT_EQ(task(early, 0).error.code(), Code::TransportMissing);
     usePeer({0});
+    const BatchID id = submit({spec(0, 64)});
     succeed(output_.takeFlights()[0]);
     EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
 }

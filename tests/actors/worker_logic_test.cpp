@@ -27,7 +27,7 @@ class Worker : public testing::Test, public WorkerOutput {
         return result;
     }
     void train(std::vector<Flight> flights, std::uint32_t tracker = 0, std::uint32_t peer = kPeer) {
-        worker_->onTrain(Train{tracker, peer, std::move(flights)});
+        worker_->onTrain(Train{tracker, peer, incarnation_, std::move(flights)});
     }
     /// Polls and takes the only report.
     SliceReport poll() {
@@ -91,7 +91,7 @@ TEST_F(Worker, AWholeFlightIsOneRequest) {
     auto nic = std::make_unique<FakeNic>(info);
     nic_ = nic.get();
     worker_ = std::make_unique<WorkerLogic>(7, std::move(nic), *this);
-    worker_->onUsePeer(UsePeer{makePeer(kPeer), segmentOf(kPeer), {7}});
+    worker_->onUsePeer(UsePeer{makePeer(kPeer, incarnation_), segmentOf(kPeer), {7}});
     auto whole = flight(0, 1000);
     whole.remote = reinterpret_cast<std::uint64_t>(whole.local) + 8;
     whole.whole = true;
@@ -204,9 +204,17 @@ TEST_F(Worker, ANewIncarnationEndsThePathOfTheOldOne) {
     worker_->onUsePeer(UsePeer{makePeer(kPeer), segmentOf(kPeer), {7}});
     EXPECT_TRUE(nic_->paths.empty());
     EXPECT_EQ(poll().failed.at(0).cause.code(), Code::StaleIncarnation);
+    // A tracker that has not heard of the successor yet means the old one.
     train({flight(0, 100)});
+    EXPECT_TRUE(nic_->paths.empty());
+    const auto refused = poll();
+    EXPECT_EQ(refused.failed.at(0).cause.code(), Code::StaleIncarnation);
+    EXPECT_FALSE(refused.failed.at(0).retryable);
+    const Incarnation successor = Incarnation::random();
+    worker_->onUsePeer(UsePeer{makePeer(kPeer, successor), segmentOf(kPeer), {7}});
+    worker_->onTrain(Train{0, kPeer, successor, {flight(0, 100)}});
     ASSERT_EQ(nic_->paths.size(), 1u);
-    EXPECT_NE(nic_->paths.begin()->second->desc->incarnation, incarnation_);
+    EXPECT_EQ(nic_->paths.begin()->second->desc->incarnation, successor);
 }
 
 TEST_F(Worker, AbandonDestroysTheNicFirstAndThenFailsEverything) {

@@ -81,7 +81,7 @@ TEST(Trace, TheLimitEndsReadingBeforeLaterLinesAreLookedAt) {
 
 TEST(Trace, AMissingFileIsNamed) {
     const auto trace = readTraceFile("/nonexistent/trace.jsonl");
-    EXPECT_EQ(trace.status().code(), Code::NotFound);
+    EXPECT_EQ(trace.status().code(), Code::InvalidArgument);
     EXPECT_THAT(trace.status().message(), HasSubstr("/nonexistent/trace.jsonl"));
 }
 

@@ -139,7 +139,7 @@ TEST(TraceGenCommand, WritesTheBundledTraceByDefault) {
 }
 
 TEST(ConfigCommand, ShowsWhereEachValueCameFrom) {
-    const auto outcome = runTroupe({"config", "--print", "--json", "--set", "tcp.lanes=3"}, {"TROUPE_TCP_CRC=true"});
+    const auto outcome = runTroupe({"config", "--json", "--set", "tcp.lanes=3"}, {"TROUPE_TCP_CRC=true"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     int found = 0;
     const auto json = outcome.json();

@@ -17,6 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 Status loadJson(ConfigLoader& loader, std::string_view text) { return loader.loadJson(text, "file a.json"); }
 
@@ -150,8 +151,10 @@ TEST(ConfigLoader, AnEmptyObjectChangesNothing) {
 TEST(ConfigLoader, NamesTheNearestKnownKey) {
     EXPECT_THAT(jsonError(R"({"tcp": {"lane": 2}})"), AllOf(HasSubstr("'tcp.lane'"), HasSubstr("'tcp.lanes'")));
     EXPECT_THAT(jsonError(R"({"slicebytes": 4096})"), HasSubstr("did you mean 'slice_bytes'?"));
-    EXPECT_THAT(jsonError(R"({"tcp": {"tcp": {"lanes": 1}}})"), HasSubstr("did you mean 'tcp.lanes'?"));
-    EXPECT_THAT(jsonError("{\"" + std::string(100000, 'x') + "\": 1}"), HasSubstr("did you mean"));
+    // What is far from all names is no misspelling of the nearest.
+    EXPECT_THAT(jsonError(R"({"tcp": {"tcp": {"lanes": 1}}})"),
+                AllOf(HasSubstr("'tcp.tcp.lanes'"), HasSubstr("`troupe config` lists all")));
+    EXPECT_THAT(jsonError("{\"" + std::string(100000, 'x') + "\": 1}"), Not(HasSubstr("did you mean")));
 }
 
 TEST(ConfigLoader, NamesTheOriginTheKeyTheValueAndTheRange) {
@@ -215,7 +218,7 @@ TEST(ConfigLoader, ReadsAFileAndSaysSo) {
 TEST(ConfigLoader, NamesTheFileThatItCannotUse) {
     ConfigLoader loader;
     const Status missing = loader.loadFile("/nonexistent/troupe.json");
-    EXPECT_EQ(missing.code(), Code::NotFound);
+    EXPECT_EQ(missing.code(), Code::InvalidArgument);
     EXPECT_THAT(missing.message(), HasSubstr("/nonexistent/troupe.json"));
     EXPECT_EQ(loader.loadFile(std::filesystem::temp_directory_path().string()).code(), Code::InvalidArgument);
     const SettingsFile large(std::string((1u << 20) + 1, ' '));

@@ -9,8 +9,11 @@
 #include <sstream>
 #include <thread>
 
+#include <caf/send.hpp>
+
 #include "apps/support/child_process.h"
 #include "base/endpoint.h"
+#include "engine/actor_api.h"
 #include "tests/support/engine_pair.h"
 
 namespace troupe::test {
@@ -275,6 +278,29 @@ TEST_F(StuckUnregister, PastTheBoundIsBusyAndNamesTheBatches) {
         EXPECT_TRUE(status.s == TransferStatusEnum::COMPLETED || status.s == TransferStatusEnum::FAILED);
     }
     EXPECT_TRUE(engine_->unregisterLocalMemory(local_.data()));
+}
+
+TEST_F(StuckUnregister, FreeEngineDoesNotWaitForAnUnregisterOfTheActorApi) {
+    EngineSetup setup;
+    setup.config.unregister_timeout = std::chrono::minutes(10);
+    peer_.reset();
+    begin(setup);
+    expectCompleted(write(4096), 4096);
+    peer_->stop();
+    BatchHolder batch(*engine_, 1);
+    ASSERT_TRUE(batch.submit({request(Opcode::Write, 0, kBytes)}));
+    ActorApi* const api = engine_->actorApi();
+    caf::anon_send(api->actor(), UnregisterMemory{local_.data()});
+    // It is under way when the region is out of reach for new work.
+    const auto limit = Clock::now() + kPatience;
+    const auto probe = makeRequest(Opcode::Write, kLocalSegmentID, local_.data(), 8, 8);
+    for (Status refused; refused.code() != Code::AddressNotRegistered && Clock::now() < limit;) {
+        BatchHolder again(*engine_, 1);
+        refused = again.submit({probe});
+    }
+    // Within the time-out of this test, not the ten minutes.
+    EXPECT_TRUE(engine_->freeEngine());
+    EXPECT_NE(api->actor(), nullptr) << "the object lives as long as the engine's";
 }
 
 TEST_F(StuckUnregister, NewWorkIsRefusedWhileItWaits) {

@@ -85,6 +85,31 @@ TEST_P(RemoteRange, NotRemotelyAccessibleIsDenied) {
     expectRefused(remote_.address(24 * kPage) - 8, 16, Code::AccessDenied);
 }
 
+TEST_P(RemoteRange, MemoryThatIsMappedReadOnlyCanBeReadAndIsNeverWritten) {
+    // As weights are: registered while they can only be read.
+    Buffer weights(4 * kPage);
+    weights.fillPattern(4);
+    weights.protect(PROT_READ);
+    ASSERT_TRUE(owner().registerLocalMemory(weights.data(), weights.size()));
+    pair_.local.fill(std::byte{0});
+    expectCompleted(transfer(Opcode::Read, weights.address(), weights.size()), weights.size());
+    EXPECT_EQ(std::memcmp(weights.data(), pair_.local.data(), weights.size()), 0);
+    for (const std::size_t length : {std::size_t{1}, std::size_t{64}, weights.size()})
+        expectFailed(transfer(Opcode::Write, weights.address(), length), Code::AccessDenied);
+    EXPECT_TRUE(weights.holdsPattern(4));
+    // Nor by its owner's own reads.
+    const auto batch = owner().allocateBatchID(1);
+    ASSERT_TRUE(batch);
+    EXPECT_EQ(
+        owner()
+            .submitTransfer(*batch, {makeRequest(Opcode::Read, kLocalSegmentID, weights.data(), remote_.address(), 64)})
+            .code(),
+        Code::AccessDenied);
+    EXPECT_TRUE(owner().freeBatchID(*batch));
+    EXPECT_TRUE(owner().unregisterLocalMemory(weights.data()));
+    weights.protect(PROT_READ | PROT_WRITE);
+}
+
 TEST_P(RemoteRange, CrossingTwoTouchingRegionsWorks) {
     remote_.fill(std::byte{0});
     pair_.local.fillPattern(3);

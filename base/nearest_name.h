@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,6 +21,20 @@ inline std::size_t editDistance(std::string_view a, std::string_view b) {
         }
     }
     return row[b.size()];
+}
+
+/// The one of `known` that a reader who wrote `name` likely meant; empty when none is near: up to two edits, or a
+/// quarter of a longer name.
+inline std::string nearestName(std::string_view name, const std::vector<std::string>& known) {
+    std::string nearest;
+    std::size_t best = std::max<std::size_t>(2, name.size() / 4) + 1;
+    for (const std::string& candidate : known) {
+        const std::size_t distance = editDistance(name, candidate);
+        if (distance >= best) continue;
+        best = distance;
+        nearest = candidate;
+    }
+    return nearest;
 }
 
 }  // namespace troupe
