@@ -282,7 +282,6 @@ int main(int argc, char** argv) {
     app.add_option("--clients", options.clients, "client actors")->check(CLI::Range(1u, 1024u))->capture_default_str();
     app.add_option("--group", options.group, "blocks per request")->check(CLI::Range(1u, 1024u))->capture_default_str();
     CLI11_PARSE(app, argc, argv);
-    if (options.block_bytes == 0) options.block_bytes = 1;
     const troupe::Status status = troupe::apps::serve(options);
     if (status) return 0;
     fmt::print(stderr, "troupe_actor_service: {}\n", status.toString());

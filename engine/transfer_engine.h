@@ -40,7 +40,7 @@ struct BufferEntry {
 
 /// One transfer engine: a segment of its own that peers reach, and the means to reach theirs.
 ///
-/// Every call may be made from any thread, also several at once, but for the constructor, the destructor and moving.
+/// Every call may be made from any thread, also several at once, but for the constructor and the destructor.
 /// Several engines in one process share nothing. A failed call changes nothing. After fork() the child must not use it.
 class TransferEngine {
   public:
@@ -76,7 +76,7 @@ class TransferEngine {
 
     // --- transports --------------------------------------------------------------------------------------------
 
-    /// "tcp" or "null". The same-process path needs no installation. `args` is reserved and must be null.
+    /// "tcp", "host" (installed by init already) or "null". `args` is reserved and must be null.
     /// AlreadyExists; NotFound lists the known names; the transport's own error leaves nothing behind.
     /// Regions registered before become usable by it too. The pointer is the engine's; it ends with uninstall.
     Result<Transport*> installTransport(const std::string& proto, void** args = nullptr);
