@@ -43,7 +43,11 @@ TEST(Allocation, RefusesWhatCannotBe) {
     expectCode(engine->allocateLocalMemory(SIZE_MAX), Code::InvalidArgument);
     expectCode(engine->freeLocalMemory(nullptr), Code::AddressNotRegistered);
     const auto huge = engine->allocateLocalMemory(1u << 20, "*", true, true);
-    if (huge) return EXPECT_TRUE(engine->freeLocalMemory(*huge));  // This machine has huge pages.
+    if (huge) {
+        // This machine has huge pages.
+        EXPECT_TRUE(engine->freeLocalMemory(*huge));
+        return;
+    }
     expectCode(huge, Code::ResourceExhausted);
     EXPECT_THAT(huge.status().message(), testing::HasSubstr("vm.nr_hugepages"));
 }

@@ -105,10 +105,10 @@ std::string outcome(const TransferStatus& status) {
     return std::string(toString(status.s)) + (status.error ? "" : " " + status.error.toString());
 }
 
-class Peer {
+class Servant {
   public:
-    Peer(TransferEngine& engine, std::byte* data, std::size_t size) : engine_(engine), data_(data), size_(size) {}
-    ~Peer() {
+    Servant(TransferEngine& engine, std::byte* data, std::size_t size) : engine_(engine), data_(data), size_(size) {}
+    ~Servant() {
         if (loop_.valid()) loop_.wait();
     }
 
@@ -207,9 +207,9 @@ int main(int argc, char** argv) {
                 static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(data)),
                 engine.incarnation().toString().c_str());
     std::fflush(stdout);
-    Peer peer(engine, data, bytes);
+    Servant servant(engine, data, bytes);
     for (std::string line; std::getline(std::cin, line);) {
-        std::printf("%s\n", peer.obey(line).c_str());
+        std::printf("%s\n", servant.obey(line).c_str());
         std::fflush(stdout);
     }
     static_cast<void>(engine.freeEngine());

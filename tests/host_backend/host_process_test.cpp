@@ -342,6 +342,7 @@ TEST_P(StoppedGrantee, DoesNotKeepTheEngineFromEnding) {
     EXPECT_EQ(peer_->transfer("write", own(), 4096), "COMPLETED");
     peer_->stop();
     EXPECT_TRUE(engine_->freeEngine());
+    peer_->kill();
 }
 
 // --- when it is not possible ---------------------------------------------------------------------------------------
