@@ -17,6 +17,10 @@ namespace {
 constexpr std::uint32_t kLocalIndex = 1;
 constexpr std::uint32_t kFirstRemoteIndex = 2;
 
+// Between two looks at the descriptor of a peer that no transport reaches; doubled each time.
+constexpr std::chrono::milliseconds kFirstLook{20};
+constexpr std::chrono::milliseconds kLastLook{1000};
+
 // Remote ids carry a generation in the upper half, so that none equals kLocalSegmentID. Indices are not reused, so the
 // generation never changes.
 constexpr SegmentID remoteId(std::uint32_t index) { return 1ull << 32 | index; }
@@ -64,6 +68,7 @@ void SegmentDirectory::on_exit() {
     const Status ended(Code::Canceled, "the engine ends");
     for (auto& [index, entry] : entries_) {
         loop().cancelTimer(entry->timer);
+        loop().cancelTimer(entry->routing.look_again);
         answer(entry->opening, ended);
         answer(entry->syncing, ended);
     }
@@ -201,6 +206,7 @@ void SegmentDirectory::removeUnused(std::uint32_t index) {
     answer(entry->syncing, Status(Code::StaleHandle, "segment " + entry->name + " was closed"));
     if (entry->monitor) send(entry->monitor, Shutdown{});
     loop().cancelTimer(entry->timer);
+    loop().cancelTimer(entry->routing.look_again);
     if (entry->peer) {
         board_.set(entry->id, SegmentBoard::Reach::Closed, nullptr);
         tellDataPlane(DropPeer{index, Status(Code::Canceled, "segment " + entry->name + " was closed"), true});
@@ -419,7 +425,23 @@ void SegmentDirectory::routeFound(Entry& entry, Route route) {
     }
     routing.route = std::move(route);
     useRoute(entry.id, entry.peer, *routing.route);
+    loop().cancelTimer(std::exchange(routing.look_again, 0));
+    routing.pause = kFirstLook;
+    if (routing.route->workers.empty()) lookAgain(entry);
     if (entry.state == PeerState::Up) nowOpen(entry);
+}
+
+/// A peer that no transport reaches may only be about to install one, and says so in its descriptor alone.
+void SegmentDirectory::lookAgain(Entry& entry) {
+    Routing& routing = entry.routing;
+    routing.look_again = loop().runAt(loop().now() + routing.pause, [this, index = entry.index] {
+        Entry* self = find(index);
+        if (self == nullptr) return;
+        self->routing.look_again = 0;
+        self->routing.pause = std::min<Duration>(2 * self->routing.pause, kLastLook);
+        if (self->monitor && self->state == PeerState::Up) send(self->monitor, FetchDescriptor{});
+        lookAgain(*self);
+    });
 }
 
 void SegmentDirectory::useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route) {

@@ -57,6 +57,8 @@ class SegmentDirectory final : public HostedActor {
         std::shared_ptr<const SegmentDesc> searched;  ///< What the search, or the route, is about.
         std::optional<Route> route;                   ///< In use.
         std::string told;                             ///< What the log has about it.
+        Reactor::TimerId look_again = 0;              ///< While no transport reaches it.
+        Duration pause{};
     };
     struct Entry {
         std::string name;
@@ -101,6 +103,7 @@ class SegmentDirectory final : public HostedActor {
     void routeFound(Entry& entry, Route route);
     void useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route);
     void nowOpen(Entry& entry);
+    void lookAgain(Entry& entry);
     void explain(const ExplainSegment& request);
     void tellDataPlane(const DropPeer& drop);
     void announce(const Entry& entry, PeerState state, const Status& cause);
