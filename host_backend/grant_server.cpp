@@ -135,6 +135,8 @@ void GrantServer::close(Connection& connection, const std::string& why) {
     if (!connection.mayHold()) --greeting_;
     shared_.log->debug("host: connection of {} closed: {}", connection.process->name(), why);
     connection.state = Connection::State::Closed;
+    // For the initiator it ends even when a child made by fork has the descriptor too.
+    ::shutdown(connection.socket.get(), SHUT_RDWR);
     connection.socket.reset();
     links_.remove(connection.process->fd());
     anyone_closed_ = true;

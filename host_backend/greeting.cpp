@@ -14,8 +14,8 @@ Result<bool> Greeting::start() {
     if (!process) return process.status();
     if (auto status = checkUsers(::geteuid(), process->uid()); !status) return status;
     // The pidfd is open by now: what answers this is the process that it means (see ProcessHandle).
-    if (sendPacket(connecting->socket.get(), encode(Hello{plan_.own, plan_.peer})) != Io::Done)
-        return {Code::ConnectionLost, process->name() + " closed its host socket"};
+    // An owner that refuses at once has closed already; what it said is read by `advance`.
+    static_cast<void>(sendPacket(connecting->socket.get(), encode(Hello{plan_.own, plan_.peer})));
     socket_ = std::move(connecting->socket);
     process_ = std::make_unique<ProcessHandle>(std::move(*process));
     return true;

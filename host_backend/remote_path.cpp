@@ -1,5 +1,7 @@
 #include "host_backend/remote_path.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -122,6 +124,8 @@ void RemotePath::hangUp() {
     unsent_.clear();
     if (process_) links_.remove(process_->fd());
     process_.reset();
+    // For the owner it ends even when a child made by fork has the descriptor too.
+    if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
     socket_.reset();
     greeting_.reset();
     state_ = State::Down;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "base/endpoint.h"
 
@@ -109,9 +110,11 @@ Io receivePacket(int socket, Received& received) {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     ssize_t got = -1;
+    bool reset = false;
     do {
         got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    } while (got < 0 && errno == EINTR);
+        // An end that was closed before it had read everything resets the connection, and is said before what it sent.
+    } while (got < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))));
     if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Io::Again : Io::Closed;
 
     std::size_t descriptors = 0;
