@@ -269,7 +269,9 @@ TEST_P(HostProcess, ARestartedOwnerIsUsedAgain) {
     const auto limit = Clock::now() + kPatience;
     TransferStatus status;
     do {
-        status = run(Opcode::Write, 0, kBytes);
+        // Until it has installed its transports it may not be reached at all.
+        BatchHolder batch(*engine_, 1);
+        if (batch.submit({request(Opcode::Write, 0, peer_->address(), kBytes)})) status = batch.wait();
     } while (status.s != TransferStatusEnum::COMPLETED && Clock::now() < limit);
     expectCompleted(status, kBytes);
     EXPECT_EQ(peer_->ask("check 2"), "OK");
