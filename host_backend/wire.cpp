@@ -166,16 +166,15 @@ void read(Reader& in, RevokeAck& frame) { frame.region = in.number<std::uint64_t
 
 Status bad(const std::string& what) { return {Code::ProtocolError, "a frame on the host socket " + what}; }
 
+/// Reads into `frame` what the type says it is.
 template <std::size_t Index = 0>
-Result<Frame> readType(std::size_t type, Reader& in) {
+Status readType(std::size_t type, Reader& in, Frame& frame) {
     if constexpr (Index == std::variant_size_v<Frame>) {
         return bad("has the unknown type " + std::to_string(type + 1));
     } else {
-        if (type != Index) return readType<Index + 1>(type, in);
-        std::variant_alternative_t<Index, Frame> frame;
-        read(in, frame);
-        if (!in.good()) return bad("of type " + std::to_string(type + 1) + " is malformed");
-        return Frame(std::move(frame));
+        if (type != Index) return readType<Index + 1>(type, in, frame);
+        read(in, frame.emplace<Index>());
+        return in.good() ? Status::ok() : bad("of type " + std::to_string(type + 1) + " is malformed");
     }
 }
 
@@ -200,7 +199,9 @@ Result<Frame> decode(std::span<const std::byte> packet) {
         return bad("has version " + std::to_string(version) + ", this is " + std::to_string(kVersion));
     const auto type = in.number<std::uint16_t>();
     // Type 0 wraps to the largest and is as unknown as that.
-    return readType(static_cast<std::uint16_t>(type - 1), in);
+    Result<Frame> frame{Frame()};
+    const Status read = readType(static_cast<std::uint16_t>(type - 1), in, *frame);
+    return read ? frame : Result<Frame>(read);
 }
 
 }  // namespace troupe::host

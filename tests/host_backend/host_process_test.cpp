@@ -417,6 +417,23 @@ TEST_F(HostFallback, AnotherNetworkNamespaceHasNoSocketOfOurs) {
     EXPECT_THAT(outcome->message(), HasSubstr("another network namespace"));
 }
 
+TEST(HostRoute, ALargeCopyUsesEveryLoop) {
+    EngineSetup setup = hostSetup();
+    setup.config.data_loops = 2;
+    const auto engine = startEngine(setup);
+    Buffer memory(kBytes);
+    ASSERT_TRUE(engine->registerLocalMemory(memory.data(), memory.size()));
+    HostPeer peer(true);
+    const auto segment = engine->openSegment(peer.segment());
+    ASSERT_TRUE(segment);
+    memory.fill(std::byte{9});
+    BatchHolder batch(*engine, 1);
+    ASSERT_TRUE(batch.submit({makeRequest(Opcode::Write, *segment, memory.data(), peer.address(), kBytes)}));
+    expectCompleted(batch.wait(), kBytes);
+    EXPECT_EQ(peer.ask("check 9"), "OK");
+    EXPECT_THAT(engine->explain(batch.id(), 0)->nics, testing::ElementsAre("host0", "host1"));
+}
+
 TEST(HostRoute, OneThatServesNoOtherProcessIsReachedByTcp) {
     const auto engine = startEngine(hostSetup());
     const auto other = startEngine();  // Its host.peers is off.
