@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "bench/bare_vm.h"
 #include "bench/engine_loop.h"
 #include "bench/external_peers.h"
@@ -70,9 +72,11 @@ struct Load {
 Contender troupe(const Load& load, bool engine_memory, bool hot = false) {
     return {
         hot ? "troupe hot" : "troupe", [=](Settings settings) -> Result<Figures> {
-            if (hot) settings.footprint = load.block;
+            // A peer serves no less than a MiB.
+            if (hot) settings.footprint = std::max(load.block, kMiB);
             auto rig = makeRig(settings, engine_memory);
             if (!rig) return rig.status();
+            if (hot) settings.footprint = load.block;
             auto figures =
                 runEngineLoop(rig->ends(), loopOptions(settings, load.write, load.block, load.batch), Waiting::Wait);
             if (!figures) return figures.status();
