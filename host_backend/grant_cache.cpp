@@ -19,10 +19,10 @@ const GrantCache::Entry* GrantCache::search(std::uint64_t addr) {
     return last_;
 }
 
-bool GrantCache::covers(const ByteRange& range, std::uint64_t& missing) {
+bool GrantCache::covers(const ByteRange& range, bool write, std::uint64_t& missing) {
     for (std::uint64_t addr = range.addr; addr < range.end();) {
         const Entry* const entry = find(addr);
-        if (entry == nullptr) {
+        if (entry == nullptr || (write && !entry->writable)) {
             missing = addr;
             return false;
         }
@@ -45,6 +45,7 @@ Result<bool> GrantCache::add(const Grant& grant, UniqueFd descriptor) {
     Entry entry;
     entry.range = range;
     entry.region = grant.region;
+    entry.writable = grant.writable;
     if (grant.kind == Grant::Kind::Mapped) {
         if (!descriptor) return bad("of mapped memory came without its descriptor");
         auto mapping = FileMapping::ofForeign(descriptor, grant.offset + grant.length);

@@ -19,6 +19,7 @@ class GrantCache {
     struct Entry {
         ByteRange range;  ///< In the owner's address space.
         std::uint64_t region = 0;
+        bool writable = true;
         std::byte* data = nullptr;  ///< Where `range` begins here; null: by process_vm.
         FileMapping mapping;
     };
@@ -29,8 +30,9 @@ class GrantCache {
         if (last_ != nullptr && addr - last_->range.addr < last_->range.length) return last_;
         return search(addr);
     }
-    /// True when every byte of `range`, which does not wrap, is granted; else `missing` is the first that is not.
-    bool covers(const ByteRange& range, std::uint64_t& missing);
+    /// True when every byte of `range`, which does not wrap, is granted, for writing with `write`; else `missing` is
+    /// the first that is not.
+    bool covers(const ByteRange& range, bool write, std::uint64_t& missing);
 
     /// Takes a grant, with the descriptor that came with it. True: it is new. False: it was known already.
     /// ProtocolError: it overlaps another, or its memory file is not what it must be.

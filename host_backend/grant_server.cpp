@@ -215,8 +215,8 @@ void GrantServer::onHello(Connection& connection, const Hello& hello) {
 void GrantServer::onRequest(Connection& connection, const GrantRequest& request) {
     const RegionMap& regions = regions_.get();
     const ByteRange range{request.addr, request.length};
-    const Status covered =
-        range.length == 0 ? Status(Code::InvalidArgument, "a range of no bytes") : regions.covers(range, true);
+    const Status covered = range.length == 0 ? Status(Code::InvalidArgument, "a range of no bytes")
+                                             : regions.covers(range, true, request.write);
     if (!covered) return send(connection, GrantRefused{request.id, covered.code(), covered.message()});
     const Region& region = *regions.find(range.addr);
     Held& held = connection.held[region.id];
@@ -227,6 +227,7 @@ void GrantServer::onRequest(Connection& connection, const GrantRequest& request)
     grant.region = region.id;
     grant.base = region.range.addr;
     grant.length = region.range.length;
+    grant.writable = region.writable;
     const bool mapped = region.file >= 0;
     if (mapped) grant.offset = region.file_offset;
     grant.kind = mapped ? Grant::Kind::Mapped : Grant::Kind::Vm;

@@ -170,14 +170,14 @@ void RemotePath::onGrant(const Grant& grant, UniqueFd descriptor, std::vector<Fa
     const auto ask = asks_.find(grant.id);
     if (ask == asks_.end() || ask->second - grant.base >= grant.length)
         return broken(Status(Code::ProtocolError, process_->name() + " granted what was not asked for"), failures);
+    const auto asker =
+        std::find_if(waiting_.begin(), waiting_.end(), [&](const Job& job) { return job.asked == grant.id; });
+    if (asker != waiting_.end() && asker->request.opcode == Opcode::Write && !grant.writable)
+        return broken(Status(Code::ProtocolError, process_->name() + " granted less than was asked for"), failures);
     const auto added = grants_.add(grant, std::move(descriptor));
     if (!added) return broken(added.status(), failures);
     asks_.erase(ask);
-    for (Job& job : waiting_)
-        if (job.asked == grant.id) {
-            job.asked = 0;
-            break;
-        }
+    if (asker != waiting_.end()) asker->asked = 0;
     ask_limit_ = *added ? std::min(2 * ask_limit_, kMaxAsks) : std::max<std::size_t>(ask_limit_ / 2, 1);
 }
 
@@ -196,16 +196,19 @@ void RemotePath::askFor(Job& job, std::uint64_t addr) {
     if (job.asked != 0 || asks_.size() >= ask_limit_) return;
     job.asked = next_ask_++;
     asks_.emplace(job.asked, addr);
-    say(GrantRequest{job.asked, addr, job.request.remote + job.request.length - addr});
+    say(GrantRequest{job.asked, addr, job.request.remote + job.request.length - addr,
+                     job.request.opcode == Opcode::Write});
 }
 
 /// True when everything that is left of a job may be copied now; otherwise `missing` is the first address that may not.
 bool RemotePath::isGranted(Job& job, std::uint64_t& missing) {
     const ByteRange left{job.request.remote + job.done, job.request.length - job.done};
-    if (job.granted && grants_.find(left.addr) != nullptr) return true;
+    const bool write = job.request.opcode == Opcode::Write;
+    const GrantCache::Entry* const entry = job.granted ? grants_.find(left.addr) : nullptr;
+    if (entry != nullptr && (entry->writable || !write)) return true;
     missing = left.addr;
     // A range that wraps is the owner's to refuse.
-    job.granted = !left.wraps() && grants_.covers(left, missing);
+    job.granted = !left.wraps() && grants_.covers(left, write, missing);
     return job.granted;
 }
 

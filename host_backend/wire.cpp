@@ -74,6 +74,11 @@ class Reader {
         }
         return value;
     }
+    bool flag() {
+        const auto value = number<std::uint32_t>();
+        require(value <= 1);
+        return value == 1;
+    }
     void require(bool condition) { good_ = good_ && condition; }
     bool good() const { return good_ && at_ == bytes_.size(); }
 
@@ -108,6 +113,7 @@ void write(Writer& out, const GrantRequest& frame) {
     out.number(frame.id);
     out.number(frame.addr);
     out.number(frame.length);
+    out.number(std::uint32_t{frame.write});
 }
 void write(Writer& out, const Grant& frame) {
     out.number(frame.id);
@@ -116,6 +122,7 @@ void write(Writer& out, const Grant& frame) {
     out.number(frame.length);
     out.number(frame.offset);
     out.number(static_cast<std::uint32_t>(frame.kind));
+    out.number(std::uint32_t{frame.writable});
 }
 void write(Writer& out, const GrantRefused& frame) {
     out.number(frame.id);
@@ -143,6 +150,7 @@ void read(Reader& in, GrantRequest& frame) {
     frame.id = in.number<std::uint64_t>();
     frame.addr = in.number<std::uint64_t>();
     frame.length = in.number<std::uint64_t>();
+    frame.write = in.flag();
 }
 void read(Reader& in, Grant& frame) {
     frame.id = in.number<std::uint64_t>();
@@ -153,6 +161,7 @@ void read(Reader& in, Grant& frame) {
     const auto kind = in.number<std::uint32_t>();
     in.require(kind <= static_cast<std::uint32_t>(Grant::Kind::Mapped));
     frame.kind = static_cast<Grant::Kind>(kind);
+    frame.writable = in.flag();
     in.require(frame.length != 0 && !ByteRange{frame.base, frame.length}.wraps() &&
                !ByteRange{frame.offset, frame.length}.wraps());
 }

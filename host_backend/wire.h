@@ -49,11 +49,12 @@ struct Ready {
     bool operator==(const Ready&) const = default;
 };
 
-/// May I read and write all of [addr, addr + length)?
+/// May I read, and with `write` write too, all of [addr, addr + length)?
 struct GrantRequest {
     std::uint64_t id = 0;
     std::uint64_t addr = 0;
     std::uint64_t length = 0;
+    bool write = false;
     bool operator==(const GrantRequest&) const = default;
 };
 
@@ -69,6 +70,7 @@ struct Grant {
     std::uint64_t length = 0;
     std::uint64_t offset = 0;  ///< Of `base` in the file.
     Kind kind = Kind::Vm;
+    bool writable = true;  ///< Else only to read.
     bool operator==(const Grant&) const = default;
 };
 

@@ -100,6 +100,22 @@ TEST_P(HostPair, ARequestAcrossTwoTouchingRegionsWorksAndOneThatIsNotAccessibleI
     EXPECT_EQ(run(request(Opcode::Read, 0, both.address(8000), 200)).code(), Code::AccessDenied);
 }
 
+TEST_P(HostPair, MemoryThatIsReadOnlyIsReadAndNeverWritten) {
+    Buffer memory(8192);
+    Region region;
+    region.range = {memory.address(), memory.size()};
+    region.writable = false;
+    const auto reserved = b_.table.reserve(region);
+    ASSERT_TRUE(reserved);
+    b_.table.commit(reserved->id);
+    local_.fill(std::byte{3});
+    EXPECT_EQ(run(request(Opcode::Write, 0, memory.address(), 4096)).code(), Code::AccessDenied);
+    EXPECT_TRUE(run(request(Opcode::Read, 0, memory.address(), 4096)));
+    local_.fill(std::byte{3});
+    EXPECT_EQ(run(request(Opcode::Write, 0, memory.address(), 4096)).code(), Code::AccessDenied) << "granted to read";
+    EXPECT_TRUE(memory.holdsOnly(std::byte{0}, 0, 8192));
+}
+
 TEST_P(HostPair, ManyRegionsAreAskedForInParallelAndEachOnce) {
     constexpr std::size_t kRegions = 300;
     Buffer many(2 * kRegions * 4096);

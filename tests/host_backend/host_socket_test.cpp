@@ -84,7 +84,7 @@ TEST_F(HostSocket, NothingIsGrantedBeforeTheGreetingIsOver) {
     node_.add(memory.data(), memory.size());
     {
         Raw early(node_);
-        early.say(GrantRequest{1, memory.address(), 4096});
+        early.say(GrantRequest{1, memory.address(), 4096, true});
         EXPECT_EQ(hear(early), Io::Closed);
     }
     Raw forger(node_);
@@ -118,7 +118,7 @@ TEST_F(HostSocket, HostileBytesEndTheConnectionAndNothingElse) {
         bad.sayBytes(bytes);
         ASSERT_EQ(hear(bad), Io::Closed) << round;
     }
-    good.say(GrantRequest{9, memory.address(), 4096});
+    good.say(GrantRequest{9, memory.address(), 4096, true});
     ASSERT_EQ(hear(good), Io::Done);
     EXPECT_EQ(good.heard<Grant>().id, 9u);
 }
@@ -128,7 +128,7 @@ TEST_F(HostSocket, DescriptorsThatNobodyAskedForAreClosed) {
     for (int round = 0; round < 20; ++round) {
         Raw bad(node_);
         greet(bad);
-        ASSERT_EQ(sendPacket(bad.fd(), encode(GrantRequest{1, 4096, 4096}), STDIN_FILENO), Io::Done);
+        ASSERT_EQ(sendPacket(bad.fd(), encode(GrantRequest{1, 4096, 4096, true}), STDIN_FILENO), Io::Done);
         ASSERT_EQ(hear(bad), Io::Closed);
     }
     EXPECT_TRUE(pump([&] { return node_.nic->server()->connections() == 0; }));
@@ -140,7 +140,7 @@ TEST_F(HostSocket, OneThatBreaksTheRulesHoldsItsGrantsUntilItHangsUp) {
     node_.add(memory.data(), memory.size());
     Raw bad(node_);
     greet(bad);
-    bad.say(GrantRequest{1, memory.address(), 4096});
+    bad.say(GrantRequest{1, memory.address(), 4096, true});
     ASSERT_EQ(hear(bad), Io::Done);
     bad.say(RevokeAck{12345});
     ASSERT_EQ(hear(bad), Io::Closed);
@@ -269,7 +269,9 @@ class LyingOwner : public testing::Test {
         EXPECT_EQ(node_.sweep.failed.size(), 1u);
         return node_.sweep.failed.empty() ? Status::ok() : node_.sweep.failed[0].cause;
     }
-    Grant grant(std::uint64_t length = 1u << 20) const { return {ask_.id, 1, kRemote, length, 0, Grant::Kind::Mapped}; }
+    Grant grant(std::uint64_t length = 1u << 20) const {
+        return {ask_.id, 1, kRemote, length, 0, Grant::Kind::Mapped, true};
+    }
 
     static constexpr std::uint64_t kRemote = 0x10000000;
     HostNode node_;

@@ -13,8 +13,8 @@ std::vector<Frame> oneOfEach() {
             Welcome{Incarnation::random(), 0x0123456789abcdef, 0x7f0000001000},
             Refuse{Code::StaleIncarnation, "not me"},
             Ready{42},
-            GrantRequest{1, 0x7f0000000000, 4096},
-            Grant{1, 7, 0x7f0000000000, 1u << 20, 8192, Grant::Kind::Mapped},
+            GrantRequest{1, 0x7f0000000000, 4096, true},
+            Grant{1, 7, 0x7f0000000000, 1u << 20, 8192, Grant::Kind::Mapped, false},
             GrantRefused{2, Code::AccessDenied, "no"},
             Revoke{7},
             RevokeAck{7}};
@@ -53,10 +53,10 @@ TEST(HostWire, ALongTextIsCutAndAHostileOneMadePrintable) {
 
 TEST(HostWire, RefusesGrantsThatCannotBe) {
     const auto refused = [](const Grant& grant) { return !decode(encode(grant).span()).isOk(); };
-    EXPECT_TRUE(refused({1, 1, 4096, 0, 0, Grant::Kind::Vm}));
-    EXPECT_TRUE(refused({1, 1, UINT64_MAX - 10, 4096, 0, Grant::Kind::Vm}));
-    EXPECT_TRUE(refused({1, 1, 4096, 4096, UINT64_MAX - 10, Grant::Kind::Mapped}));
-    EXPECT_TRUE(refused({1, 1, 4096, 4096, 0, static_cast<Grant::Kind>(2)}));
+    EXPECT_TRUE(refused({1, 1, 4096, 0, 0, Grant::Kind::Vm, true}));
+    EXPECT_TRUE(refused({1, 1, UINT64_MAX - 10, 4096, 0, Grant::Kind::Vm, true}));
+    EXPECT_TRUE(refused({1, 1, 4096, 4096, UINT64_MAX - 10, Grant::Kind::Mapped, true}));
+    EXPECT_TRUE(refused({1, 1, 4096, 4096, 0, static_cast<Grant::Kind>(2), true}));
     EXPECT_FALSE(decode(encode(Refuse{Code::Ok, "fine"}).span())) << "an error that is none";
     EXPECT_FALSE(decode(encode(Refuse{static_cast<Code>(999), "?"}).span()));
 }
