@@ -54,6 +54,13 @@ const char* toString(TransferStatusEnum s) {
     return "UNKNOWN";
 }
 
+std::string RouteExplanation::toString() const {
+    std::string text = transport.empty() ? "no transport" : transport;
+    for (std::size_t i = 0; i < nics.size(); ++i) text += (i == 0 ? " by " : ", ") + nics[i];
+    for (const Refusal& refusal : refused) text += "; not " + refusal.transport + ": " + refusal.why.message();
+    return text;
+}
+
 // --- Batch -------------------------------------------------------------------------------------------------------
 
 bool Batch::pin(std::uint32_t generation) {

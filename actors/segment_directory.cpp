@@ -17,6 +17,10 @@ namespace {
 constexpr std::uint32_t kLocalIndex = 1;
 constexpr std::uint32_t kFirstRemoteIndex = 2;
 
+// Between two looks at the descriptor of a peer that no transport reaches; doubled each time.
+constexpr std::chrono::milliseconds kFirstLook{20};
+constexpr std::chrono::milliseconds kLastLook{1000};
+
 // Remote ids carry a generation in the upper half, so that none equals kLocalSegmentID. Indices are not reused, so the
 // generation never changes.
 constexpr SegmentID remoteId(std::uint32_t index) { return 1ull << 32 | index; }
@@ -41,6 +45,7 @@ caf::behavior SegmentDirectory::make_behavior() {
         [this](const CloseSegment& request) { close(request); },
         [this](const SyncSegments& request) { sync(request); },
         [this](const ProbePeer& request) { probe(request); },
+        [this](const ExplainSegment& request) { explain(request); },
         [this](const PublishLocal& request) { publishLocal(request); },
         [this](const DescribeLocal& request) { describeLocal(request); },
         [this](const SubscribePeers& request) { subscribers_.push_back(request.subscriber); },
@@ -63,6 +68,7 @@ void SegmentDirectory::on_exit() {
     const Status ended(Code::Canceled, "the engine ends");
     for (auto& [index, entry] : entries_) {
         loop().cancelTimer(entry->timer);
+        loop().cancelTimer(entry->routing.look_again);
         answer(entry->opening, ended);
         answer(entry->syncing, ended);
     }
@@ -86,7 +92,7 @@ void SegmentDirectory::open(const OpenSegment& request) {
 
     const auto known = by_name_.find(request.name);
     Entry* entry = known == by_name_.end() ? nullptr : find(known->second);
-    if (entry != nullptr && entry->peer) {
+    if (entry != nullptr && entry->routing.route) {
         ++entry->opens;
         if (entry->state == PeerState::Down) send(entry->monitor, ConnectPeer{});
         return request.reply(entry->id);
@@ -200,6 +206,7 @@ void SegmentDirectory::removeUnused(std::uint32_t index) {
     answer(entry->syncing, Status(Code::StaleHandle, "segment " + entry->name + " was closed"));
     if (entry->monitor) send(entry->monitor, Shutdown{});
     loop().cancelTimer(entry->timer);
+    loop().cancelTimer(entry->routing.look_again);
     if (entry->peer) {
         board_.set(entry->id, SegmentBoard::Reach::Closed, nullptr);
         tellDataPlane(DropPeer{index, Status(Code::Canceled, "segment " + entry->name + " was closed"), true});
@@ -309,13 +316,20 @@ void SegmentDirectory::described(const PeerDescribed& event) {
         peer->host = event.host;
         peer->desc = event.desc;
         entry->peer = std::move(peer);
-        if (event.desc->incarnation != local_.incarnation) route(entry->id, entry->peer);
+        findRoute(*entry);
+        entry = find(event.index);
+        if (entry == nullptr) return;
     }
     if (came_up) announce(*entry, PeerState::Up, Status::ok());
-    answer(entry->opening, Status::ok());
-    answer(entry->syncing, Status::ok());
-    armTimer(*entry);
-    removeUnused(event.index);
+    if (!entry->routing.search) nowOpen(*entry);
+}
+
+/// The peer is described, and how it is reached is known.
+void SegmentDirectory::nowOpen(Entry& entry) {
+    answer(entry.opening, Status::ok());
+    answer(entry.syncing, Status::ok());
+    armTimer(entry);
+    removeUnused(entry.index);
 }
 
 void SegmentDirectory::troubled(const PeerTrouble& event) {
@@ -335,9 +349,16 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
 }
 
 void SegmentDirectory::suspect(const SuspectPeer& event) {
-    const Entry* entry = find(event.index);
+    Entry* entry = find(event.index);
     if (entry == nullptr || !entry->monitor) return;
     log_->debug("segment {}: {}", entry->name, event.cause.toString());
+    // What a probe found possible may have become impossible since.
+    if (entry->routing.route && entry->routing.route->probed && !entry->routing.search) {
+        entry->routing.searched = nullptr;
+        findRoute(*entry);
+        entry = find(event.index);
+        if (entry == nullptr) return;
+    }
     send(entry->monitor, ConnectPeer{});
     send(entry->monitor, PingPeer{loop().now() + settings_.keepalive_timeout, [](const Status&) {}});
 }
@@ -354,24 +375,101 @@ void SegmentDirectory::transportsChanged(const TransportsChanged& change) {
                      [](const auto& a, const auto& b) { return a.preference < b.preference; });
     transports_dirty_ = true;
     routeLocal();
-    for (auto& [index, entry] : entries_)
-        if (entry->peer && entry->peer->desc->incarnation != local_.incarnation) route(entry->id, entry->peer);
+    for (const std::uint32_t index : remoteIndices()) {
+        Entry* entry = find(index);
+        if (entry == nullptr || !entry->peer) continue;
+        entry->routing.searched = nullptr;
+        findRoute(*entry);
+    }
     publishLocal({});
 }
 
-/// Lets callers, trackers and workers use a peer through the best transport that reaches it.
-void SegmentDirectory::route(SegmentID id, const std::shared_ptr<const Peer>& peer) {
-    UsePeer use{peer, id, {}};
-    for (const InstalledTransport& installed : transports_) {
-        if (!installed.transport->reaches(*peer->desc)) continue;
-        use.workers = installed.workers;
-        break;
+std::vector<std::uint32_t> SegmentDirectory::remoteIndices() const {
+    std::vector<std::uint32_t> indices;
+    for (const auto& entry : entries_) indices.push_back(entry.first);
+    return indices;
+}
+
+/// Lets callers, trackers and workers use a peer through the best transport that reaches it: at once when that is known
+/// already, else when the search is over.
+void SegmentDirectory::findRoute(Entry& entry) {
+    Routing& routing = entry.routing;
+    const auto& desc = entry.peer->desc;
+    if (routing.searched && sameReach(*routing.searched, *desc)) {
+        if (!routing.search && routing.route) useRoute(entry.id, entry.peer, *routing.route);
+        return;
     }
+    routing.searched = desc;
+    // It is this process under another name; callers get the id of the local segment.
+    if (desc->incarnation == local_.incarnation) {
+        routing.search.reset();
+        routing.route.emplace();
+        return;
+    }
+    auto search = std::make_unique<RouteSearch>(loop(), transports_, desc, [this, index = entry.index](Route route) {
+        if (Entry* self = find(index)) routeFound(*self, std::move(route));
+    });
+    RouteSearch& started = *search;
+    routing.search = std::move(search);
+    started.start();
+}
+
+void SegmentDirectory::routeFound(Entry& entry, Route route) {
+    Routing& routing = entry.routing;
+    routing.search.reset();
+    if (!route.tried.empty() && route.tried != routing.told) {
+        const std::string& instead = route.explanation.transport;
+        log_->warn("segment {} goes by {}, not by {}", entry.name, instead.empty() ? "no transport" : instead,
+                   route.tried);
+        routing.told = route.tried;
+    }
+    routing.route = std::move(route);
+    useRoute(entry.id, entry.peer, *routing.route);
+    loop().cancelTimer(std::exchange(routing.look_again, 0));
+    routing.pause = kFirstLook;
+    if (routing.route->workers.empty()) lookAgain(entry);
+    if (entry.state == PeerState::Up) nowOpen(entry);
+}
+
+/// A peer that no transport reaches may only be about to install one, and says so in its descriptor alone.
+void SegmentDirectory::lookAgain(Entry& entry) {
+    Routing& routing = entry.routing;
+    routing.look_again = loop().runAt(loop().now() + routing.pause, [this, index = entry.index] {
+        Entry* self = find(index);
+        if (self == nullptr) return;
+        self->routing.look_again = 0;
+        self->routing.pause = std::min<Duration>(2 * self->routing.pause, kLastLook);
+        if (self->monitor && self->state == PeerState::Up) send(self->monitor, FetchDescriptor{});
+        lookAgain(*self);
+    });
+}
+
+void SegmentDirectory::useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route) {
+    const UsePeer use{peer, id, route.workers};
     // Workers first: a train may follow as soon as a tracker knows.
     for (const std::uint32_t worker : use.workers) send(data_plane_.workers[worker], use);
     for (const caf::actor& tracker : data_plane_.trackers) send(tracker, use);
     const auto reach = use.workers.empty() ? SegmentBoard::Reach::NoTransport : SegmentBoard::Reach::Open;
     board_.set(id, reach, peer);
+}
+
+void SegmentDirectory::explain(const ExplainSegment& request) {
+    const Entry* entry = findId(request.segment);
+    if (request.segment != kLocalSegmentID && (entry == nullptr || !entry->routing.route))
+        return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
+    RouteExplanation explanation = entry == nullptr ? local_route_ : entry->routing.route->explanation;
+    if (request.carriers) {
+        explanation.nics.clear();
+        for (const InstalledTransport& installed : transports_) {
+            for (std::size_t i = 0; i < installed.workers.size(); ++i) {
+                if ((*request.carriers >> std::min<std::uint32_t>(installed.workers[i], 63) & 1) == 0) continue;
+                // The route may have changed since.
+                if (explanation.nics.empty()) explanation.transport = installed.transport->name();
+                explanation.nics.push_back(installed.nics[i]);
+            }
+        }
+    }
+    request.reply(std::move(explanation));
 }
 
 /// Trackers first: what waits there must not go out any more; then the workers end what is on its way.
@@ -432,7 +530,12 @@ void SegmentDirectory::routeLocal() {
     peer->name = local_.name;
     peer->host = local_.control.host;
     peer->desc = std::make_shared<const SegmentDesc>(localDesc());
-    route(kLocalSegmentID, peer);
+    // Nothing has to be tried to reach the own process, so the answer comes at once.
+    RouteSearch search(loop(), transports_, peer->desc, [&](const Route& route) {
+        local_route_ = route.explanation;
+        useRoute(kLocalSegmentID, peer, route);
+    });
+    search.start();
 }
 
 void SegmentDirectory::describeLocal(const DescribeLocal& request) {

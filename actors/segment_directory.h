@@ -3,11 +3,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "actors/hosted_actor.h"
+#include "actors/route_search.h"
 #include "actors/segment_board.h"
 #include "base/config.h"
 #include "messages/control_plane.h"
@@ -49,6 +51,15 @@ class SegmentDirectory final : public HostedActor {
         TimePoint deadline;
         std::function<void(Status)> reply;
     };
+    /// The way to one segment: what is in use, and the search for a better one.
+    struct Routing {
+        std::unique_ptr<RouteSearch> search;
+        std::shared_ptr<const SegmentDesc> searched;  ///< What the search, or the route, is about.
+        std::optional<Route> route;                   ///< In use.
+        std::string told;                             ///< What the log has about it.
+        Reactor::TimerId look_again = 0;              ///< While no transport reaches it.
+        Duration pause{};
+    };
     struct Entry {
         std::string name;
         std::uint32_t index = 0;
@@ -57,6 +68,7 @@ class SegmentDirectory final : public HostedActor {
         caf::actor monitor;
         Incarnation expect;                ///< What the store said; null with p2p.
         std::shared_ptr<const Peer> peer;  ///< Null until described.
+        Routing routing;
         PeerState state = PeerState::Unknown;
         std::vector<Waiter> opening;
         std::vector<Waiter> syncing;
@@ -86,7 +98,13 @@ class SegmentDirectory final : public HostedActor {
 
     // Routes.
     void transportsChanged(const TransportsChanged& change);
-    void route(SegmentID id, const std::shared_ptr<const Peer>& peer);
+    std::vector<std::uint32_t> remoteIndices() const;
+    void findRoute(Entry& entry);
+    void routeFound(Entry& entry, Route route);
+    void useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route);
+    void nowOpen(Entry& entry);
+    void lookAgain(Entry& entry);
+    void explain(const ExplainSegment& request);
     void tellDataPlane(const DropPeer& drop);
     void announce(const Entry& entry, PeerState state, const Status& cause);
 
@@ -112,6 +130,7 @@ class SegmentDirectory final : public HostedActor {
 
     SegmentDesc local_desc_;
     std::uint64_t described_regions_ = 0;  ///< Version of the region snapshot in local_desc_.
+    RouteExplanation local_route_;
     bool transports_dirty_ = true;
     std::shared_ptr<const std::string> local_json_;  ///< Of local_desc_; null: not encoded yet.
 

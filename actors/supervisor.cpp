@@ -106,6 +106,7 @@ void Supervisor::install(const InstallTransport& request) {
         ++alive_;
         workers_.push_back(worker);
         entry.workers.push_back(index);
+        entry.nics.push_back(info.name);
         WorkerJoined joined;
         joined.index = index;
         joined.worker = worker;
@@ -193,15 +194,25 @@ void Supervisor::quiesce(const QuiesceRange& request) {
 }
 
 void Supervisor::quiescePeers(const QuiesceRange& request) {
-    const auto left =
-        std::make_shared<Countdown>(1 + workers_.size(), [reply = request.reply] { reply(std::vector<BatchID>()); });
+    const auto held = std::make_shared<Status>();  ///< The first worker's that could not let go.
+    const auto left = std::make_shared<Countdown>(1 + workers_.size(), [reply = request.reply, held] {
+        if (*held)
+            reply(std::vector<BatchID>());
+        else
+            reply(*held);
+    });
     for (const caf::actor& worker : workers_) {
         if (!worker) {
             left->part();
             continue;
         }
-        send(worker, AwaitPeersIdle{request.range, request.deadline,
-                                    [left, home = &loop()] { home->post([left] { left->part(); }); }});
+        send(worker,
+             AwaitPeersIdle{request.range, request.deadline, [left, held, home = &loop()](const Status& status) {
+                                home->post([left, held, status] {
+                                    if (*held) *held = status;
+                                    left->part();
+                                });
+                            }});
     }
     left->part();
 }

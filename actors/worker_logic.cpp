@@ -184,7 +184,7 @@ void WorkerLogic::abandon(const Status& cause) {
         settle(i, entry.requests, 0);
     }
     sendReports();
-    for (const AwaitPeersIdle& wait : waits_) wait.reply();
+    for (const AwaitPeersIdle& wait : waits_) wait.reply(Status::ok());
 }
 
 SliceReport& WorkerLogic::reportFor(std::uint32_t tracker) {
@@ -217,6 +217,7 @@ bool WorkerLogic::arm() {
 // --- unregister --------------------------------------------------------------------------------------------------
 
 void WorkerLogic::onAwaitPeersIdle(const AwaitPeersIdle& wait, TimePoint now) {
+    nic_->revokeIn(wait.range);
     waits_.push_back(wait);
     answerWaits(now);
 }
@@ -230,7 +231,7 @@ void WorkerLogic::answerWaits(TimePoint now) {
             }
             nic_->cutPeersIn(wait->range);
         }
-        wait->reply();
+        wait->reply(nic_->heldIn(wait->range));
         wait = waits_.erase(wait);
     }
 }

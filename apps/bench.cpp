@@ -86,8 +86,6 @@ Status checkOptions(const BenchOptions& options) {
     if (options.local != options.target.empty())
         return {Code::InvalidArgument, "give a target segment (host:port with p2p), or --local, and not both"};
     if (options.seconds == 0) return {Code::InvalidArgument, "--duration must be more than 0 seconds"};
-    if (options.engine.transport == "host" && !options.local)
-        return {Code::InvalidArgument, "--transport host works within one process only; use it with --local"};
     if (options.engine.transport == "null" && options.verify)
         return {Code::InvalidArgument,
                 "--transport null moves no bytes, so there is nothing to verify; leave --verify out"};
@@ -151,7 +149,9 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
     if (!plans) return plans.status();
     std::uint64_t share = 0;
     for (const auto& plan : *plans) share = std::max(share, plan.share);
-    const auto local = (*session)->addMemory(share * options.threads, options.huge, false);
+    const std::uint64_t bytes = share * options.threads;
+    const auto local = options.engine_memory ? (*session)->allocateMemory(bytes, options.huge, false)
+                                             : (*session)->addMemory(bytes, options.huge, false);
     if (!local) return local.status();
     fillPayload(*local, options.seed, 0);
 
@@ -203,6 +203,7 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
         ->excludes(blocks)
         ->excludes(batches);
     command->add_flag("--huge", options->huge, "Take local memory from the pool of huge pages");
+    command->add_flag("--engine-memory", options->engine_memory, "Let the engine allocate local memory");
     command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
     addEngineOptions(*command, options->engine);
     const auto* transport = command->get_option("--transport");

@@ -27,6 +27,7 @@ struct BenchOptions {
     bool scatter = false;
     bool sweep = false;
     bool huge = false;
+    bool engine_memory = false;  ///< Local memory of the engine's own.
     std::uint64_t seed = 1;
 };
 

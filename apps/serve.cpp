@@ -23,6 +23,7 @@ struct ServeOptions {
     std::uint64_t size = std::uint64_t{1} << 30;
     unsigned regions = 1;
     bool huge = false;
+    bool engine_memory = false;
     bool until_eof = false;
 };
 
@@ -45,10 +46,11 @@ Status waitForEnd(StopSignal& stop, bool until_eof) {
 
 Status checkOptions(const ServeOptions& options) {
     if (auto status = checkEngineArguments(options.engine); !status) return status;
-    if (options.engine.transport != "tcp")
-        return {Code::InvalidArgument, fmt::format("--transport {} reaches no other process, so nobody could use the "
-                                                   "memory; serve with tcp",
-                                                   options.engine.transport)};
+    if (options.engine.transport == "null")
+        return {Code::InvalidArgument,
+                "--transport null moves nothing, so nobody could use the memory; serve with tcp"};
+    if (options.engine_memory && options.regions != 1)
+        return {Code::InvalidArgument, "--engine-memory is one region; leave --regions out"};
     if (options.size < options.regions)
         return {Code::InvalidArgument,
                 fmt::format("--size {} cannot be split into {} regions", formatBytes(options.size), options.regions)};
@@ -59,7 +61,9 @@ Status serve(const ServeOptions& options, Console& console) {
     auto session = Session::start(options.engine);
     if (!session) return session.status();
     auto& engine = (*session)->engine();
-    const auto memory = (*session)->addMemory(options.size, options.huge, true, options.regions);
+    const auto memory = options.engine_memory
+                            ? (*session)->allocateMemory(options.size, options.huge, true)
+                            : (*session)->addMemory(options.size, options.huge, true, options.regions);
     if (!memory) return memory.status();
 
     const auto address = reinterpret_cast<std::uint64_t>(memory->data());
@@ -82,6 +86,7 @@ Status serve(const ServeOptions& options, Console& console) {
 
 void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<ServeOptions>();
+    options->engine.serves = true;
     auto* command = addCommand(app, "serve", "Expose a segment of registered memory until SIGINT or SIGTERM");
     addEngineOptions(*command, options->engine);
     addBytes(*command, "--size", options->size, "Memory to serve");
@@ -91,6 +96,8 @@ void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_option("--threads", options->engine.data_loops, "Data loop threads; 0: as configured")
         ->check(CLI::Range(0u, 64u))
         ->capture_default_str();
+    command->add_flag("--engine-memory", options->engine_memory,
+                      "Let the engine allocate it, so that processes of this machine map it");
     command->add_flag("--huge", options->huge, "Take the memory from the pool of huge pages");
     command->add_flag("--until-eof", options->until_eof, "Also stop when standard input ends");
     command->callback([options, &chosen] {

@@ -153,6 +153,10 @@ std::vector<ConfigKey> makeSchema() {
         // --- host
         bytesKey("host.chunk_bytes", &Config::host_chunk_bytes, 4 * kKiB, kGiB,
                  "Bytes copied before the loop looks at other work."),
+        boolKey("host.peers", &Config::host_peers,
+                "Reach, and be reached by, other processes of this host by copying."),
+        timeKey("host.probe_timeout", &Config::host_probe_timeout, milliseconds(1), minutes(1),
+                "How long a process of this host may take to answer before TCP is used instead."),
     };
     std::sort(keys.begin(), keys.end(), [](const ConfigKey& a, const ConfigKey& b) { return a.name < b.name; });
     return keys;

@@ -49,7 +49,9 @@ struct Config {
     bool tcp_crc = false;                       ///< CRC32C over every payload, both ways.
 
     // --- host --------------------------------------------------------------------------------------------------
-    std::uint64_t host_chunk_bytes = 1u << 20;  ///< Bytes copied before the loop looks at other work.
+    std::uint64_t host_chunk_bytes = 512u << 10;        ///< Bytes copied before the loop looks at other work.
+    bool host_peers = true;                             ///< Reach, and be reached by, other processes of this host.
+    std::chrono::milliseconds host_probe_timeout{500};  ///< What a peer takes to answer before TCP is used instead.
 };
 
 /// One setting of the schema.

@@ -20,7 +20,9 @@ enum class Waiting {
 
 /// An engine with p2p metadata on the loopback interface, the settings' configuration and one transport; an empty
 /// `transport` installs none.
-Result<std::unique_ptr<TransferEngine>> makeEngine(const Settings& settings, const std::string& transport);
+/// With "tcp" it reaches processes of this host by TCP too, unless `serves`: then whoever comes chooses.
+Result<std::unique_ptr<TransferEngine>> makeEngine(const Settings& settings, const std::string& transport,
+                                                   bool serves = false);
 
 /// Between what and what a loop moves. All of it outlives the loop; `local` and the range at `remote` are registered
 /// and at least as long as the footprint.

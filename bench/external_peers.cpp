@@ -93,11 +93,13 @@ Result<UcxLine> parseUcx(const std::string& output) {
     return UcxLine{fields[1], fields[7]};
 }
 
-Result<UcxRun> runUcx(std::vector<std::string> test, std::size_t iterations, std::size_t warmup, double seconds) {
+Result<UcxRun> runUcx(std::vector<std::string> test, std::size_t iterations, std::size_t warmup, double seconds,
+                      bool shared_memory = false) {
     if (!isInstalled("ucx_perftest")) return notInstalled("ucx_perftest");
     const int port = freeLoopbackPort();
     // UCX_WARN_UNUSED_ENV_VARS and the log level keep its warnings out of the figures.
-    const std::vector<std::string> environment = {"UCX_TLS=tcp", "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error"};
+    const std::vector<std::string> environment = {shared_memory ? "UCX_TLS=posix,cma" : "UCX_TLS=tcp",
+                                                  "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error"};
     const std::string port_text = std::to_string(port);
     ChildProcess::Options client{{"ucx_perftest", "127.0.0.1", "-p", port_text, "-f", "-v", "-n",
                                   std::to_string(iterations), "-w", std::to_string(warmup)},
@@ -135,15 +137,18 @@ Result<double> runIperf3(std::size_t block, double seconds) {
     return json.at(received).get<double>() / 8e9;
 }
 
-Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double seconds) {
+Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double seconds, bool shared_memory) {
     // It counts messages, not time: as many as the slowest figure known for it moves in that time (peers: 4 KiB
     // 150,000/s, 64 KiB and up 4 GB/s put and 1.3 GB/s get). Its own choice of outstanding puts is its fastest; a
     // get needs to be told.
-    const double per_second = std::min(150'000.0, (write ? 4e9 : 1.3e9) / static_cast<double>(block));
+    const double tcp_rate = write ? 4e9 : 1.3e9;
+    constexpr double kSharedRate = 8e9;
+    const double per_second = std::min(shared_memory ? 700'000.0 : 150'000.0,
+                                       (shared_memory ? kSharedRate : tcp_rate) / static_cast<double>(block));
     const auto iterations = static_cast<std::size_t>(std::max(32.0, per_second * seconds));
     std::vector<std::string> test = {"-t", write ? "ucp_put_bw" : "ucp_get", "-s", std::to_string(block)};
     if (!write) test.insert(test.end(), {"-O", block < kUcxLargeBlock ? "64" : "16"});
-    auto run = runUcx(test, iterations, iterations / 10, seconds * 2);
+    auto run = runUcx(test, iterations, iterations / 10, seconds * 2, shared_memory);
     if (!run) return run.status();
     const double rate = run->line.messages_per_second;
     const double gigabytes = static_cast<double>(iterations + iterations / 10) * static_cast<double>(block) / 1e9;
@@ -160,6 +165,18 @@ Result<LatencyFigures> runUcxLatency(bool write, std::size_t bytes, std::size_t 
         auto run = runUcx({"-t", test, "-s", std::to_string(bytes), "-R", rank}, count, count / 10, 2);
         if (!run) return run.status();
         *figure = halves * run->line.percentile_us;
+    }
+    return figures;
+}
+
+Result<LatencyFigures> runUcxSharedGet(std::size_t bytes, std::size_t count) {
+    LatencyFigures figures;
+    for (const auto& [rank, figure] : {std::pair("50", &figures.p50), std::pair("99", &figures.p99)}) {
+        // One outstanding get: its rate is its latency.
+        auto run =
+            runUcx({"-t", "ucp_get", "-s", std::to_string(bytes), "-O", "1", "-R", rank}, count, count / 10, 2, true);
+        if (!run) return run.status();
+        *figure = run->line.percentile_us;
     }
     return figures;
 }

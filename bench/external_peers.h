@@ -14,11 +14,15 @@ Result<double> runIperf3(std::size_t block, double seconds);
 /// Throughput of `ucx_perftest` (UCX_TLS=tcp) over loopback: puts or gets of `block` bytes with enough outstanding,
 /// for about `seconds`. A put counts once it has left, not once it has arrived. `cpu_seconds_per_gigabyte` covers both
 /// ends and includes their start. NotFound: not installed.
-Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double seconds);
+/// `shared_memory`: UCX_TLS=posix,cma instead of tcp.
+Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double seconds, bool shared_memory = false);
 
 /// Latency of `ucx_perftest` (UCX_TLS=tcp), one message at a time, both ends spinning. Of a write: its put latency,
 /// which is half a round trip of an exchange of puts. Of a read: a whole round trip of active messages of `bytes`, the
 /// work of a request and its answer. NotFound: not installed.
 Result<LatencyFigures> runUcxLatency(bool write, std::size_t bytes, std::size_t count);
+
+/// p50 and p99 of one "ucp_get" of `bytes` at a time with UCX_TLS=posix,cma. NotFound: not installed.
+Result<LatencyFigures> runUcxSharedGet(std::size_t bytes, std::size_t count);
 
 }  // namespace troupe::bench

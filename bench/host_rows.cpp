@@ -50,6 +50,8 @@ Result<Figures> engineCopies(const Settings& settings, std::size_t block, std::u
     return Figures{{"GB/s", figures->gigabytes_per_second}};
 }
 
+}  // namespace
+
 Result<Figures> plainCopies(const Settings& settings, std::size_t block) {
     if (block > settings.footprint) return {Code::InvalidArgument, "the footprint is smaller than a block"};
     auto source = Memory::populated(settings.footprint);
@@ -72,8 +74,6 @@ Result<Figures> plainCopies(const Settings& settings, std::size_t block) {
     copyFor(settings.warmup_seconds);
     return Figures{{"GB/s", copyFor(settings.seconds)}};
 }
-
-}  // namespace
 
 std::vector<Row> hostRows() {
     std::vector<Row> rows;

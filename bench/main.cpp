@@ -29,6 +29,7 @@ struct CommandLine {
     bool serve_bare = false;
     bool serve_peer = false;
     std::size_t regions = 1;
+    bool engine_memory = false;
 };
 
 /// Fills `line`; CLI::App::parse reports what is wrong.
@@ -57,6 +58,7 @@ void describe(CLI::App& app, CommandLine& line) {
     app.add_flag("--serve-bare", line.serve_bare)->group("");
     app.add_flag("--serve-peer", line.serve_peer)->group("");
     app.add_option("--regions", line.regions)->group("");
+    app.add_flag("--engine-memory", line.engine_memory)->group("");
 }
 
 bool isWanted(const Row& row, const std::vector<std::string>& names) {
@@ -71,7 +73,7 @@ bool isWanted(const Row& row, const std::vector<std::string>& names) {
 
 std::vector<Row> allRows() {
     std::vector<Row> rows;
-    for (auto family : {engineRows, tcpRows, hostRows}) {
+    for (auto family : {engineRows, tcpRows, hostRows, hostProcessRows}) {
         for (auto& row : family()) rows.push_back(std::move(row));
     }
     return rows;
@@ -173,7 +175,7 @@ int start(int argc, char** argv) {
         line.settings.latency_samples = 2000;
     }
     if (line.serve_bare) return serveBareSocket(line.settings.footprint);
-    if (line.serve_peer) return servePeer(line.settings, line.regions);
+    if (line.serve_peer) return servePeer(line.settings, line.regions, line.engine_memory);
     return run(line);
 }
 

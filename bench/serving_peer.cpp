@@ -44,10 +44,11 @@ int fail(const Status& status) {
 
 }  // namespace
 
-Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t regions) {
+Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t regions, bool engine_memory) {
     ChildProcess::Options options;
     options.argv = {ownProgram(), "--serve-peer",         "--footprint", std::to_string(settings.footprint),
                     "--regions",  std::to_string(regions)};
+    if (engine_memory) options.argv.emplace_back("--engine-memory");
     for (const auto& [key, value] : settings.config) {
         options.argv.push_back("--set");
         options.argv.push_back(key + "=" + value);
@@ -68,17 +69,27 @@ Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t reg
     return peer;
 }
 
-int servePeer(const Settings& settings, std::size_t regions) {
-    auto memory = Memory::populated(regions == 1 ? settings.footprint : 2 * regions * kSmallRegionBytes);
-    if (!memory) return fail(memory.status());
-    auto engine = makeEngine(settings, "tcp");
+int servePeer(const Settings& settings, std::size_t regions, bool engine_memory) {
+    Memory memory;  // Outlives the engine.
+    auto engine = makeEngine(settings, "tcp", true);
     if (!engine) return fail(engine.status());
-    if (Status status = registerRegions(**engine, *memory, regions); !status) return fail(status);
-    const auto address = reinterpret_cast<std::uintptr_t>(memory->data());
+    std::uintptr_t address = 0;
+    std::size_t length = settings.footprint;
+    if (engine_memory) {
+        auto allocated = (*engine)->allocateLocalMemory(length);
+        if (!allocated) return fail(allocated.status());
+        address = reinterpret_cast<std::uintptr_t>(*allocated);
+    } else {
+        auto made = Memory::populated(regions == 1 ? length : 2 * regions * kSmallRegionBytes);
+        if (!made) return fail(made.status());
+        memory = std::move(*made);
+        length = memory.size();
+        address = reinterpret_cast<std::uintptr_t>(memory.data());
+        if (Status status = registerRegions(**engine, memory, regions); !status) return fail(status);
+    }
     fmt::print(
         "{}\n",
-        nlohmann::json({{"segment", (*engine)->localSegmentName()}, {"address", address}, {"length", memory->size()}})
-            .dump());
+        nlohmann::json({{"segment", (*engine)->localSegmentName()}, {"address", address}, {"length", length}}).dump());
     std::fflush(stdout);
     waitForEndOfInput();
     // Before the memory goes, nothing may reach it any more.

@@ -9,16 +9,18 @@
 
 namespace troupe::bench {
 
-/// Another process of this program with an engine of its own, which exposes memory over "tcp".
+/// Another process of this program with an engine of its own, which exposes memory over "tcp" and "host".
 class ServingPeer {
   public:
     /// One region of the settings' footprint, or `regions` regions of 4 KiB that do not touch.
-    static Result<ServingPeer> start(const Settings& settings, std::size_t regions = 1);
+    /// `engine_memory`: that one region is memory of the engine's own.
+    static Result<ServingPeer> start(const Settings& settings, std::size_t regions = 1, bool engine_memory = false);
 
     const std::string& segment() const { return segment_; }
     /// Where its (first) region begins.
     std::uint64_t address() const { return address_; }
     double cpuSeconds() const { return process_.cpuSeconds(); }
+    pid_t pid() const { return process_.pid(); }
 
   private:
     ChildProcess process_;
@@ -28,6 +30,6 @@ class ServingPeer {
 
 /// The process itself: prints {"segment": ..., "address": ..., "length": ...} and ends when standard input closes.
 /// Returns the exit code.
-int servePeer(const Settings& settings, std::size_t regions);
+int servePeer(const Settings& settings, std::size_t regions, bool engine_memory);
 
 }  // namespace troupe::bench

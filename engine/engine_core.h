@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "base/unique_fd.h"
 #include "engine/actor_api.h"
 #include "engine/transfer_engine.h"
+#include "transports/memory_file.h"
 #include "transports/registration_table.h"
 
 namespace troupe {
@@ -78,6 +80,10 @@ class EngineCore {
     // installing and uninstalling. Never held on a loop's turn.
     mutable std::shared_mutex transports_mutex;
     std::vector<InstalledHere> transports;
+
+    /// Memory of allocateLocalMemory by address. It lives until it is freed or the engine is destroyed.
+    std::mutex allocations_mutex;
+    std::map<std::uint64_t, std::unique_ptr<MemoryFile>> allocations;
 
     std::mutex life_mutex;  ///< init and freeEngine exclude each other.
     std::atomic<std::uint32_t> next_tracker{0};

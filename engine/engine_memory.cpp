@@ -1,6 +1,9 @@
 // TransferEngine: registering memory.
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "engine/engine_core.h"
@@ -34,14 +37,10 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
     return region;
 }
 
-}  // namespace
-
-Status TransferEngine::registerLocalMemory(void* addr, std::size_t length, const std::string& location,
-                                           bool remote_accessible, bool update_metadata) {
-    EngineCore& core = *core_;
+Status registerOne(EngineCore& core, const Region& wanted, bool update_metadata) {
     if (const Status usable = core.usable(); !usable) return usable;
     const std::shared_lock lock(core.transports_mutex);
-    auto region = core.regions.reserve(regionOf(addr, length, location, remote_accessible));
+    auto region = core.regions.reserve(wanted);
     if (!region) return region.status();
     const Status taken = registerEverywhere(core, *region);
     if (!taken) {
@@ -51,6 +50,23 @@ Status TransferEngine::registerLocalMemory(void* addr, std::size_t length, const
     core.regions.commit(region->id);
     if (update_metadata) caf::anon_send(core.directory, PublishLocal{});
     return Status::ok();
+}
+
+/// N of "cpu:N"; -1: no NUMA node is meant.
+int nodeOf(const std::string& location) {
+    constexpr std::string_view kPrefix = "cpu:";
+    int node = -1;
+    if (location.rfind(kPrefix, 0) != 0) return -1;
+    const char* const last = location.data() + location.size();
+    const auto [rest, error] = std::from_chars(location.data() + kPrefix.size(), last, node);
+    return error == std::errc() && rest == last ? node : -1;
+}
+
+}  // namespace
+
+Status TransferEngine::registerLocalMemory(void* addr, std::size_t length, const std::string& location,
+                                           bool remote_accessible, bool update_metadata) {
+    return registerOne(*core_, regionOf(addr, length, location, remote_accessible), update_metadata);
 }
 
 Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& buffers, const std::string& location,
@@ -112,6 +128,41 @@ Status TransferEngine::unregisterLocalMemoryBatch(const std::vector<void*>& addr
     for (void* addr : addrs) {
         const Status done = unregisterLocalMemory(addr, addr == addrs.back());
         if (!done) return done;
+    }
+    return Status::ok();
+}
+
+Result<void*> TransferEngine::allocateLocalMemory(std::size_t size, const std::string& location, bool remote_accessible,
+                                                  bool huge_pages) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    auto memory = MemoryFile::create(size, huge_pages, nodeOf(location));
+    if (!memory) return memory.status();
+    void* const addr = (*memory)->data();
+    Region region = regionOf(addr, size, location, remote_accessible);
+    region.file = (*memory)->fd();
+    if (const Status registered = registerOne(core, region, true); !registered) return registered;
+    const std::lock_guard lock(core.allocations_mutex);
+    core.allocations.emplace(region.range.addr, std::move(*memory));
+    return addr;
+}
+
+Status TransferEngine::freeLocalMemory(void* addr) {
+    EngineCore& core = *core_;
+    const auto key = reinterpret_cast<std::uint64_t>(addr);
+    {
+        const std::lock_guard lock(core.allocations_mutex);
+        if (core.allocations.count(key) == 0)
+            return Status(Code::AddressNotRegistered, "no memory of allocateLocalMemory begins there, or it was freed");
+    }
+    // The application may have unregistered it by itself.
+    const Status unregistered = unregisterLocalMemory(addr);
+    if (!unregistered && unregistered.code() != Code::AddressNotRegistered) return unregistered;
+    std::unique_ptr<MemoryFile> memory;
+    const std::lock_guard lock(core.allocations_mutex);
+    if (const auto found = core.allocations.find(key); found != core.allocations.end()) {
+        memory = std::move(found->second);
+        core.allocations.erase(found);
     }
     return Status::ok();
 }

@@ -37,7 +37,7 @@ Result<std::shared_ptr<const SegmentDesc>> TransferEngine::getSegmentDescByID(Se
         {
             const std::shared_lock lock(core.transports_mutex);
             for (const auto& installed : core.transports)
-                transports.push_back({installed.transport, {}, installed.preference});
+                transports.push_back({installed.transport, {}, installed.preference, {}});
         }
         return std::make_shared<const SegmentDesc>(
             SegmentDirectory::describe(core.local, *core.regions.regions().load(), transports));
@@ -66,6 +66,34 @@ Status TransferEngine::probePeerAliveByID(SegmentID segment, std::chrono::millis
     if (const Status usable = core.usable(); !usable) return usable;
     return core.ask<Status>(core.directory, [&](auto reply) {
         return ProbePeer{segment, saturatedAdd(Clock::now(), timeout), std::move(reply)};
+    });
+}
+
+Result<RouteExplanation> TransferEngine::explainSegment(SegmentID segment) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    return core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
+        return ExplainSegment{segment, std::nullopt, std::move(reply)};
+    });
+}
+
+Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) {
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    SegmentID segment = kInvalidSegmentID;
+    std::optional<std::uint64_t> carriers;
+    {
+        const auto batch = core.batches->find(id);
+        if (!batch) return {Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated"};
+        if (index >= batch->claimed())
+            return {Code::InvalidArgument, "batch " + std::to_string(id) + " has no task " + std::to_string(index)};
+        const Task& task = batch->task(static_cast<std::uint32_t>(index));
+        // The tracker's own field, until the task's end is published.
+        if (isTerminal(task.status(std::memory_order_acquire))) carriers = task.workers;
+        segment = task.segment;
+    }
+    return core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
+        return ExplainSegment{segment, carriers, std::move(reply)};
     });
 }
 

@@ -76,9 +76,10 @@ class TransferEngine {
 
     // --- transports --------------------------------------------------------------------------------------------
 
-    /// "tcp", "host" (installed by init already) or "null". `args` is reserved and must be null.
-    /// AlreadyExists; NotFound lists the known names; the transport's own error leaves nothing behind.
-    /// Regions registered before become usable by it too. The pointer is the engine's; it ends with uninstall.
+    /// "tcp" or "null". The path within the process and to other processes of this host ("host") needs no installation.
+    /// `args` is reserved and must be null. AlreadyExists; NotFound lists the known names; the transport's own error
+    /// leaves nothing behind. Regions registered before become usable by it too. The pointer is the engine's; it ends
+    /// with uninstall.
     Result<Transport*> installTransport(const std::string& proto, void** args = nullptr);
     /// Null when it is not installed.
     Transport* getTransport(const std::string& proto) const;
@@ -99,9 +100,23 @@ class TransferEngine {
     /// `addr` is the base given to registerLocalMemory; AddressNotRegistered otherwise. New work on the region is
     /// refused at once; waits until no transfer and no peer uses it, at most `unregister_timeout`. Peers' work past
     /// that is cut. Past the bound with own transfers: BatchBusy naming the batches, and the region stays registered.
+    /// The same when a process of this host that was given access is stopped, and so can be neither cut nor proven
+    /// gone: the error names it, the memory must stay mapped, and a later call succeeds once the process goes on or has
+    /// ended.
     Status unregisterLocalMemory(void* addr, bool update_metadata = true);
     /// Stops at the first error, which names the address; the ones before it are unregistered.
     Status unregisterLocalMemoryBatch(const std::vector<void*>& addrs);
+
+    /// Memory of the engine's own, registered as one region of `size` bytes. Processes of this host reach it by mapping
+    /// it, which is twice as fast as copying from and to memory that the application brings. Whole pages, zeroed, all
+    /// there when it returns; `huge_pages`: from the pool of 2 MiB pages. `location` "cpu:N": from that NUMA node as
+    /// long as it has room. The pointer is good until freeLocalMemory or the engine's destruction; a child made by fork
+    /// does not have the memory. InvalidArgument: no bytes. ResourceExhausted names the size and the remedy.
+    Result<void*> allocateLocalMemory(std::size_t size, const std::string& location = "*",
+                                      bool remote_accessible = true, bool huge_pages = false);
+    /// Unregisters and unmaps it. AddressNotRegistered: no such memory, or freed. The errors of unregisterLocalMemory,
+    /// and then the memory stays; a later call may succeed.
+    Status freeLocalMemory(void* addr);
 
     // --- segments ----------------------------------------------------------------------------------------------
 
@@ -121,6 +136,11 @@ class TransferEngine {
     /// Asks the owner over its control connection, within `timeout`. Ok: that incarnation answers now.
     /// PeerDown, Timeout, StaleIncarnation (restarted), StaleHandle.
     Status probePeerAliveByID(SegmentID segment, std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
+    /// Which transport carries what goes to a segment, by which Nics, and why not a better one. StaleHandle.
+    Result<RouteExplanation> explainSegment(SegmentID segment);
+    /// The same of one task: its Nics are those that carried it so far. Good for tasks that have ended; of one that
+    /// runs it says what its segment's route is. StaleHandle (batch, or the segment is closed); InvalidArgument.
+    Result<RouteExplanation> explain(BatchID batch, std::size_t task);
     /// location -> (preferred, available) devices of this machine.
     PriorityMatrix getLocalTopology() const;
 

@@ -1,7 +1,9 @@
 #include "host_backend/host_nic.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace troupe {
@@ -11,40 +13,82 @@ namespace {
 /// What a request costs beside its bytes, in bytes of copying: bounds a poll over many tiny ones.
 constexpr std::uint64_t kRequestCost = 256;
 
+/// Between two looks at the sockets while there is work. How stale a peer's word may be when a copy begins; a look
+/// costs about 0.3 us, four small copies.
+constexpr std::chrono::microseconds kLookEvery{50};
+
 ByteRange remoteRange(const WorkRequest& request) { return {request.remote, request.length}; }
+
+bool overlapsItself(const WorkRequest& request) {
+    return remoteRange(request).overlaps({reinterpret_cast<std::uint64_t>(request.local), request.length});
+}
 
 }  // namespace
 
-HostNic::HostNic(NicInfo info, Incarnation incarnation, const RegistrationTable& regions, std::uint64_t chunk_bytes)
+HostNic::HostNic(NicInfo info, std::shared_ptr<const host::HostShared> shared, UniqueFd listener)
     : info_(std::move(info)),
-      incarnation_(incarnation),
-      regions_(regions.regions()),
-      chunk_bytes_(std::max<std::uint64_t>(chunk_bytes, 1)) {}
+      shared_(std::move(shared)),
+      regions_(shared_->regions.regions()),
+      chunk_bytes_(std::max<std::uint64_t>(shared_->config.host_chunk_bytes, 1)) {
+    no_links_ = links_.open();
+    if (!no_links_ || !listener) return;
+    auto server = std::make_unique<host::GrantServer>(*shared_, links_, std::move(listener));
+    if (const Status opened = server->open(); opened)
+        server_ = std::move(server);
+    else
+        shared_->log->warn("host: other processes are not served: {}", opened.message());
+}
+
+HostNic::~HostNic() {
+    // First what this process holds of others, then the wait for what others hold of it: two engines that end at the
+    // same time do not wait for each other.
+    paths_.clear();
+    server_.reset();
+}
 
 Result<PathId> HostNic::openPath(std::shared_ptr<const Peer> peer) {
     if (!peer || !peer->desc) return {Code::InvalidArgument, info_.name + ": a path needs a peer with a descriptor"};
-    if (peer->desc->incarnation != incarnation_)
-        return {Code::TransportMissing, info_.name + ": '" + peer->name + "' is incarnation " +
-                                            peer->desc->incarnation.toString() + ", this process is " +
-                                            incarnation_.toString()};
-    paths_[next_path_].peer = peer->name;
+    const SegmentDesc& desc = *peer->desc;
+    Path path;
+    path.peer = peer->name;
+    if (desc.incarnation != shared_->incarnation) {
+        if (desc.incarnation.isNull() || desc.host_socket.empty())
+            return {Code::TransportMissing, info_.name + ": '" + peer->name + "' is incarnation " +
+                                                desc.incarnation.toString() + " and serves no other process; this is " +
+                                                shared_->incarnation.toString()};
+        if (!no_links_) return no_links_;
+        path.remote = std::make_unique<host::RemotePath>(*shared_, links_, info_.name, std::move(peer));
+    }
+    paths_.emplace(next_path_, std::move(path));
     return next_path_++;
 }
 
 void HostNic::closePath(PathId path, const Status& cause) {
     endAll(path, cause, false);
     paths_.erase(path);
+    findDeadline();
 }
 
 void HostNic::resetPath(PathId path, const Status& cause) { endAll(path, cause, true); }
 
-void HostNic::endAll(PathId path, const Status& cause, bool retryable) {
-    if (!jobs_.empty() && jobs_.front().path == path) {
+void HostNic::endAll(PathId id, const Status& cause, bool retryable) {
+    const auto found = paths_.find(id);
+    if (found == paths_.end()) return;
+    if (host::RemotePath* const remote = found->second.remote.get()) {
+        remote->drop(cause, retryable, ended_);
+        if (std::exchange(remote->is_listed, false)) std::erase(runnable_, remote);
+        return;
+    }
+    // A copy over its own source cannot begin anew: what it has written is not there to be read again. It is brought to
+    // its end instead.
+    const bool finishes = retryable && !jobs_.empty() && jobs_.front().path == id && started_ && done_bytes_ != 0 &&
+                          overlapsItself(jobs_.front().request);
+    if (!jobs_.empty() && jobs_.front().path == id && !finishes) {
         started_ = false;
         done_bytes_ = 0;
     }
-    const auto keeps = [&](const Job& job) { return job.path != path; };
-    const auto ends = std::stable_partition(jobs_.begin(), jobs_.end(), keeps);
+    const auto keeps = [&](const Job& job) { return job.path != id; };
+    const auto ends = std::stable_partition(jobs_.begin() + (finishes ? 1 : 0), jobs_.end(), keeps);
     for (auto job = ends; job != jobs_.end(); ++job) {
         ended_.push_back({job->request, cause, retryable, true});
         retire(*job);
@@ -67,15 +111,28 @@ std::size_t HostNic::post(PathId path, std::span<const WorkRequest> requests) {
         return requests.size();
     }
     Path& target = found->second;
+    host::RemotePath* const remote = target.remote.get();
     std::size_t taken = 0;
     // Any length is taken while there is room at all, or a request longer than the window would wait for ever.
     for (; taken < requests.size(); ++taken) {
+        if (remote != nullptr) {
+            if (remote->bytes() >= info_.window_bytes || remote->requests() >= info_.window_requests) break;
+            remote->push(requests[taken]);
+            continue;
+        }
         if (target.bytes >= info_.window_bytes || target.requests >= info_.window_requests) break;
         target.bytes += requests[taken].length;
         target.requests += 1;
         jobs_.push_back({requests[taken], path});
     }
+    if (remote != nullptr) enlist(*remote);
     return taken;
+}
+
+void HostNic::enlist(host::RemotePath& path) {
+    if (path.is_listed || !path.runnable()) return;
+    path.is_listed = true;
+    runnable_.push_back(&path);
 }
 
 Status HostNic::check(const WorkRequest& request, const RegionMap& regions) {
@@ -106,14 +163,94 @@ std::uint64_t HostNic::copyPiece(const WorkRequest& request, std::uint64_t budge
     return piece;
 }
 
-bool HostNic::poll(TimePoint, Sweep& sweep) {
-    const bool moved = !jobs_.empty() || !ended_.empty();
+// --- a poll ------------------------------------------------------------------------------------------------------
+
+bool HostNic::poll(TimePoint now, Sweep& sweep) {
+    bool moved = !ended_.empty();
     std::move(ended_.begin(), ended_.end(), std::back_inserter(sweep.failed));
     ended_.clear();
-    if (jobs_.empty()) return moved;
+    // With work at hand a look at the sockets would cost more than a small copy; but what a peer says (that it takes
+    // memory back, that it has ended) must be heard soon.
+    const bool idle = jobs_.empty() && runnable_.empty();
+    if ((idle || now - looked_at_ >= kLookEvery) && look(now, sweep)) moved = true;
+    if (now >= next_deadline_) {
+        runTimers(now, sweep);
+        moved = true;
+    }
+    if (jobs_.empty() && runnable_.empty()) return moved;
+    runAll(now, sweep);
+    return true;
+}
+
+/// Everybody with work copies in turn; who is first alternates, since the first may use up the poll.
+void HostNic::runAll(TimePoint now, Sweep& sweep) {
+    std::uint64_t budget = chunk_bytes_;
+    const std::size_t remotes = runnable_.size();
+    const std::size_t count = remotes + (jobs_.empty() ? 0 : 1);
+    bool dialed = false;
+    ++turn_;
+    for (std::size_t i = 0; i < count && budget > 0; ++i) {
+        const std::size_t at = (turn_ + i) % count;
+        if (at == remotes) {
+            budget -= std::min(budget, runLocal(budget, sweep));
+            continue;
+        }
+        host::RemotePath& path = *runnable_[at];
+        dialed = dialed || !path.isUp();
+        budget -= std::min(budget, path.run(budget, now, copier_, sweep));
+    }
+    std::erase_if(runnable_, [](host::RemotePath* path) {
+        path->is_listed = path->runnable();
+        return !path->is_listed;
+    });
+    if (dialed) findDeadline();
+}
+
+bool HostNic::look(TimePoint now, Sweep& sweep) {
+    looked_at_ = now;
+    if (!no_links_) return false;
+    bool moved = false;
+    for (const epoll_event& event : links_.ready(events_)) {
+        const auto& link = *static_cast<const host::Link*>(event.data.ptr);
+        switch (link.kind) {
+            case host::Link::Kind::Listener:
+            case host::Link::Kind::Connection:
+            case host::Link::Kind::Process: moved = server_->onEvent(link, now) || moved; break;
+            case host::Link::Kind::Path:
+            case host::Link::Kind::PathProcess: {
+                auto& path = *static_cast<host::RemotePath*>(link.owner);
+                if (link.kind == host::Link::Kind::PathProcess)
+                    path.onProcessEnded(sweep.failed);
+                else
+                    moved = path.onEvent(sweep.failed) || moved;
+                enlist(path);
+                break;
+            }
+        }
+    }
+    if (server_) server_->bury();
+    if (moved) findDeadline();
+    return moved;
+}
+
+void HostNic::runTimers(TimePoint now, Sweep& sweep) {
+    if (server_) server_->runTimers(now);
+    for (auto& [id, path] : paths_)
+        if (path.remote) path.remote->onTimer(now, sweep.failed);
+    findDeadline();
+}
+
+void HostNic::findDeadline() {
+    next_deadline_ = server_ ? server_->nextDeadline() : kForever;
+    for (const auto& [id, path] : paths_)
+        if (path.remote) next_deadline_ = std::min(next_deadline_, path.remote->deadline());
+}
+
+/// Copies within the process; returns about how many bytes, with what the requests themselves cost.
+std::uint64_t HostNic::runLocal(std::uint64_t chunk, Sweep& sweep) {
     const RegionMap& regions = regions_.get();
     last_region_ = {};
-    std::uint64_t budget = chunk_bytes_;
+    std::uint64_t budget = chunk;
     while (!jobs_.empty() && budget > 0) {
         const Job& job = jobs_.front();
         if (!started_) {
@@ -139,15 +276,21 @@ bool HostNic::poll(TimePoint, Sweep& sweep) {
         started_ = false;
         done_bytes_ = 0;
     }
-    return moved;
+    return chunk - budget;
 }
 
-bool HostNic::servesPeerIn(const ByteRange& range) const {
+// --- unregister --------------------------------------------------------------------------------------------------
+
+bool HostNic::servesOwnIn(const ByteRange& range) const {
     return started_ && remoteRange(jobs_.front().request).overlaps(range);
 }
 
+bool HostNic::servesPeerIn(const ByteRange& range) const {
+    return servesOwnIn(range) || (server_ && server_->holdsIn(range));
+}
+
 void HostNic::cutPeersIn(const ByteRange& range) {
-    if (!servesPeerIn(range)) return;
+    if (!servesOwnIn(range)) return;
     const Job job = jobs_.front();
     jobs_.pop_front();
     started_ = false;
@@ -157,6 +300,14 @@ void HostNic::cutPeersIn(const ByteRange& range) {
                                                              " was unregistered during the copy"),
                       false, true});
     retire(job);
+}
+
+void HostNic::revokeIn(const ByteRange& range) {
+    if (server_) server_->revokeIn(range);
+}
+
+Status HostNic::heldIn(const ByteRange& range) const {
+    return server_ ? server_->heldIn(range).withContext(info_.name) : Status::ok();
 }
 
 }  // namespace troupe

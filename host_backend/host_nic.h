@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -9,23 +10,30 @@
 
 #include "base/snapshot.h"
 #include "host_backend/copy.h"
+#include "host_backend/grant_server.h"
+#include "host_backend/host_shared.h"
+#include "host_backend/links.h"
+#include "host_backend/remote_path.h"
 #include "transports/nic.h"
 #include "transports/registration_table.h"
 
 namespace troupe {
 
-/// The copy engine of one data loop: moves bytes within the process, a bounded piece per poll, in the order posted.
+/// The copy engine of one data loop: moves bytes within the process and between it and other processes of the host, a
+/// bounded piece per poll.
 ///
-/// The remote range is checked against the registration table as its owner would check it, when the copy begins;
-/// from then until it ends `servesPeerIn` holds the region. Where source and destination overlap the result is that
-/// of memmove, whatever the length; that holds for one work request, so whoever cuts requests into several must not
-/// cut such a one (see NicInfo::slice_bytes).
+/// Within the process the remote range is checked against the registration table as its owner would check it, when the
+/// copy begins; from then until it ends `servesPeerIn` holds the region. Where source and destination overlap the
+/// result is that of memmove, whatever the length; that holds for one work request, so whoever cuts requests into
+/// several must not cut such a one (see NicInfo::slice_bytes). To another process it copies under grants: see
+/// host::RemotePath, and host::GrantServer for the other side, which one Nic of the engine runs.
 ///
 /// Between two polls nothing is being copied, so everything that ends early is quiesced.
 class HostNic : public Nic {
   public:
-    /// `regions` outlives the Nic. `chunk_bytes`, at least 1, bounds what one poll copies, roughly.
-    HostNic(NicInfo info, Incarnation incarnation, const RegistrationTable& regions, std::uint64_t chunk_bytes);
+    /// `listener`: of `shared->socket`, for the one Nic of the engine that lets other processes in; empty for the rest.
+    HostNic(NicInfo info, std::shared_ptr<const host::HostShared> shared, UniqueFd listener = {});
+    ~HostNic() override;
 
     const NicInfo& info() const override { return info_; }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
@@ -33,39 +41,65 @@ class HostNic : public Nic {
     void resetPath(PathId path, const Status& cause) override;
     std::size_t post(PathId path, std::span<const WorkRequest> requests) override;
     bool poll(TimePoint now, Sweep& sweep) override;
-    bool arm() override { return jobs_.empty() && ended_.empty(); }
-    int waitFd() const override { return -1; }
+    bool arm() override { return jobs_.empty() && runnable_.empty() && ended_.empty(); }
+    int waitFd() const override { return links_.fd(); }
+    TimePoint nextDeadline() const override { return next_deadline_; }
     bool servesPeerIn(const ByteRange& range) const override;
     void cutPeersIn(const ByteRange& range) override;
+    void revokeIn(const ByteRange& range) override;
+    Status heldIn(const ByteRange& range) const override;
+
+    /// Null for the Nics that let nobody in.
+    const host::GrantServer* server() const { return server_.get(); }
 
   private:
     struct Path {
         std::string peer;
-        std::uint64_t bytes = 0;  ///< Posted and not yet ended.
+        std::uint64_t bytes = 0;  ///< Posted and not yet ended; within the process.
         std::uint32_t requests = 0;
+        std::unique_ptr<host::RemotePath> remote;  ///< Null: within the process.
     };
     struct Job {
         WorkRequest request;
         PathId path;
     };
 
+    // Within the process.
     void endAll(PathId path, const Status& cause, bool retryable);
     void retire(const Job& job);
     Status check(const WorkRequest& request, const RegionMap& regions);
     std::uint64_t copyPiece(const WorkRequest& request, std::uint64_t budget);
+    std::uint64_t runLocal(std::uint64_t budget, Sweep& sweep);
+    bool servesOwnIn(const ByteRange& range) const;
+
+    // To other processes.
+    void enlist(host::RemotePath& path);
+    bool look(TimePoint now, Sweep& sweep);
+    void runTimers(TimePoint now, Sweep& sweep);
+    void findDeadline();
+    void runAll(TimePoint now, Sweep& sweep);
 
     const NicInfo info_;
-    const Incarnation incarnation_;
+    const std::shared_ptr<const host::HostShared> shared_;
     SnapshotReader<RegionMap> regions_;
     const std::uint64_t chunk_bytes_;
     Copier copier_;
     std::map<PathId, Path> paths_;
     PathId next_path_ = 1;
-    std::deque<Job> jobs_;          ///< In the order posted; only the first may be half done.
+    std::deque<Job> jobs_;          ///< Within the process, in the order posted; only the first may be half done.
     bool started_ = false;          ///< The first job was checked.
     std::uint64_t done_bytes_ = 0;  ///< Of the first job.
     std::vector<Failure> ended_;    ///< Told by the next poll.
     ByteRange last_region_;         ///< Of the last request in this poll: most requests lie where the last one did.
+
+    host::Links links_;
+    Status no_links_;  ///< Why other processes are out of reach.
+    std::unique_ptr<host::GrantServer> server_;
+    std::vector<host::RemotePath*> runnable_;
+    std::size_t turn_ = 0;  ///< Who copies first; moves on each poll.
+    TimePoint looked_at_{};
+    TimePoint next_deadline_ = kForever;
+    std::array<epoll_event, 64> events_{};
 };
 
 }  // namespace troupe

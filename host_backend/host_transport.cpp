@@ -1,8 +1,11 @@
 #include "host_backend/host_transport.h"
 
 #include <memory>
+#include <utility>
 
 #include "host_backend/host_nic.h"
+#include "host_backend/probe.h"
+#include "host_backend/socket.h"
 
 namespace troupe {
 
@@ -12,31 +15,47 @@ namespace {
 /// large request.
 constexpr std::uint64_t kWindowSlices = 4;
 constexpr std::uint32_t kWindowRequests = 4096;
+/// Connections that wait to be accepted; one for each data loop of each process that starts at the same moment.
+constexpr int kBacklog = 128;
 
 }  // namespace
 
 Status HostTransport::install(const TransportContext& context) {
-    if (config_) return {Code::AlreadyExists, "the host transport is installed"};
-    config_ = &context.config;
-    regions_ = &context.regions;
-    incarnation_ = context.incarnation;
+    if (shared_) return {Code::AlreadyExists, "the host transport is installed"};
+    auto shared = std::make_shared<host::HostShared>(
+        host::HostShared{context.config, context.regions, context.incarnation, context.log, {}, host::accessHint()});
+    boot_id_ = readBootId();
     data_loops_ = context.data_loops;
+    if (context.config.host_peers && !context.incarnation.isNull()) {
+        // The incarnation in the name keeps it from being anybody else's.
+        const std::string name = "troupe/" + context.incarnation.toString();
+        auto listener = host::listenAt(name, kBacklog);
+        if (listener) {
+            listener_ = std::move(*listener);
+            shared->socket = name;
+        } else {
+            context.log->warn("host: processes of this host go through another transport: {}",
+                              listener.status().message());
+        }
+    }
+    shared_ = std::move(shared);
     return Status::ok();
 }
 
 std::vector<Transport::PlacedNic> HostTransport::takeNics() {
     std::vector<PlacedNic> nics;
-    if (!config_) return nics;
+    if (!shared_) return nics;
     for (unsigned loop = 0; loop < data_loops_; ++loop) {
         NicInfo info;
         info.same_address_space = true;
+        info.fails_clean = true;
         info.name = "host" + std::to_string(loop);
         info.transport = "host";
-        info.slice_bytes = config_->slice_bytes;
+        info.slice_bytes = shared_->config.slice_bytes;
         info.merge_bytes = 0;
-        info.window_bytes = kWindowSlices * config_->slice_bytes;
+        info.window_bytes = kWindowSlices * info.slice_bytes;
         info.window_requests = kWindowRequests;
-        nics.push_back({loop, std::make_unique<HostNic>(info, incarnation_, *regions_, config_->host_chunk_bytes)});
+        nics.push_back({loop, std::make_unique<HostNic>(info, shared_, std::move(listener_))});
     }
     return nics;
 }
@@ -48,9 +67,37 @@ Status HostTransport::registerMemory(const Region& region) {
     return Status::ok();
 }
 
+void HostTransport::describe(SegmentDesc& desc) const {
+    if (shared_) desc.host_socket = shared_->socket;
+}
+
 Status HostTransport::reaches(const SegmentDesc& peer) const {
-    if (peer.incarnation == incarnation_ && !incarnation_.isNull()) return Status::ok();
-    return {Code::TransportMissing, "host: '" + peer.name + "' is another process"};
+    const auto no = [&](const std::string& why) {
+        return Status(Code::TransportMissing, "'" + peer.name + "' " + why);
+    };
+    if (!shared_) return no("cannot be reached before install");
+    if (peer.incarnation.isNull()) return no("names no incarnation: not a Troupe engine");
+    if (peer.incarnation == shared_->incarnation) return Status::ok();
+    if (!shared_->config.host_peers) return no("is another process, and host.peers is off here");
+    if (boot_id_.empty() || peer.boot_id != boot_id_) return no("runs on another host, or this host has no boot id");
+    if (peer.host_socket.empty())
+        return no("serves no other process: host.peers is off there, or it has no unix socket");
+    return Status::ok();
+}
+
+std::unique_ptr<TransportProbe> HostTransport::probe(Reactor& reactor, const SegmentDesc& peer,
+                                                     std::function<void(Status)> done) const {
+    const Status known = reaches(peer);
+    if (!known || peer.incarnation == shared_->incarnation) {
+        done(known);
+        return nullptr;
+    }
+    // It keeps nothing of this transport: it may outlive it.
+    auto probe = std::make_unique<host::Probe>(
+        reactor, host::GreetingPlan{peer.host_socket, shared_->incarnation, peer.incarnation, shared_->hint},
+        shared_->config.host_probe_timeout, std::move(done));
+    probe->start();
+    return probe;
 }
 
 }  // namespace troupe

@@ -1,32 +1,40 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "host_backend/greeting.h"
+#include "host_backend/host_shared.h"
 #include "transports/transport.h"
 
 namespace troupe {
 
-/// Transport "host": reaches the engine's own process, which means its own incarnation and nothing else, by copying.
-/// It opens no device and needs no registration of its own. See Transport for the threads.
+/// Transport "host": reaches the engine's own process, which means its own incarnation, and other processes of the same
+/// host, which means the same boot id and a probe that came through to the process of that incarnation. It copies:
+/// no device, and no registration of its own. See Transport for the threads.
 class HostTransport : public Transport {
   public:
     std::string name() const override { return "host"; }
+    /// Where no socket can be had, other processes are not served, and the log says why.
     Status install(const TransportContext& context) override;
-    /// One Nic per data loop.
+    /// One Nic per data loop; the first lets other processes in.
     std::vector<PlacedNic> takeNics() override;
     /// Unsupported for memory of a GPU, which a processor's copy cannot touch.
     Status registerMemory(const Region& region) override;
     void unregisterMemory(const Region&) override {}
-    /// Adds nothing: who is in the process needs no directions, and nobody else can use it.
-    void describe(SegmentDesc&) const override {}
-    /// TransportMissing for any other incarnation.
+    /// Adds the name of the socket.
+    void describe(SegmentDesc& desc) const override;
+    /// What the descriptor alone tells: Ok also where only a probe can know.
     Status reaches(const SegmentDesc& peer) const override;
+    std::unique_ptr<TransportProbe> probe(Reactor& reactor, const SegmentDesc& peer,
+                                          std::function<void(Status)> done) const override;
 
   private:
-    const Config* config_ = nullptr;  ///< Null before install.
-    const RegistrationTable* regions_ = nullptr;
-    Incarnation incarnation_;
+    std::shared_ptr<const host::HostShared> shared_;  ///< Null before install.
+    UniqueFd listener_;                               ///< Until takeNics.
+    std::string boot_id_;
     unsigned data_loops_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,15 @@ struct ProbePeer {
     SegmentID segment = kInvalidSegmentID;
     TimePoint deadline;
     std::function<void(Status)> reply;
+};
+
+/// How a segment is reached.
+struct ExplainSegment {
+    SegmentID segment = kInvalidSegmentID;
+    /// The workers that carried a task, as in Task::workers: the answer names their Nics. None: it is about the
+    /// segment.
+    std::optional<std::uint64_t> carriers;
+    std::function<void(Result<RouteExplanation>)> reply;
 };
 
 /// The local regions or transports changed; publish when the store is free. `reply` may be empty; otherwise it is
@@ -121,7 +131,8 @@ struct SuspectPeer {
 struct InstalledTransport {
     std::shared_ptr<Transport> transport;
     std::vector<std::uint32_t> workers;
-    int preference = 0;  ///< Lower is tried first.
+    int preference = 0;             ///< Lower is tried first.
+    std::vector<std::string> nics;  ///< Names of the workers' Nics, in their order.
 };
 
 /// Engine -> supervisor: start workers for the transport's Nics and let peers use them.
@@ -148,7 +159,7 @@ struct DataPlane {
 };
 
 /// Engine -> supervisor: answer once neither a transfer nor a peer uses `range` any more. Transfers still using it at
-/// `deadline` are named in the answer; peers are cut off.
+/// `deadline` are named in the answer; peers are cut off, or the error names one that can not be.
 struct QuiesceRange {
     ByteRange range;
     std::uint64_t version = 0;  ///< As in AwaitSourceIdle.
@@ -167,6 +178,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::OpenSegment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CloseSegment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SyncSegments)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ProbePeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ExplainSegment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PublishLocal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubscribePeers)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DescribeLocal)

@@ -118,11 +118,12 @@ struct AwaitSourceIdle {
     std::function<void(const std::vector<BatchID>&)> reply;  ///< Empty, or the batches still using it at the deadline.
 };
 
-/// Engine -> workers: answer once no peer is using `range`; at the deadline cut them off, then answer.
+/// Engine -> workers: take back what peers hold of `range` and answer once none is using it; at the deadline cut them
+/// off, then answer. Not Ok: who can be neither cut nor proven gone, so that the range must stay as it is.
 struct AwaitPeersIdle {
     ByteRange range;
     TimePoint deadline;
-    std::function<void()> reply;
+    std::function<void(const Status&)> reply;
 };
 
 /// Engine -> trackers: every task that is not terminal ends with `cause`.

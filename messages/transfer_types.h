@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -52,6 +53,20 @@ enum class TransferStatusEnum : int {
 constexpr bool isTerminal(TransferStatusEnum s) { return s >= TransferStatusEnum::INVALID; }
 /// "COMPLETED" and so on.
 const char* toString(TransferStatusEnum s);
+
+/// Which way the bytes to a segment go, and why not a better one.
+struct RouteExplanation {
+    struct Refusal {
+        std::string transport;
+        Status why;
+    };
+    std::string transport;          ///< What carries it; empty: nothing does.
+    std::vector<std::string> nics;  ///< Of a segment: those that may carry it. Of a task: those that did, or do.
+    std::vector<Refusal> refused;   ///< The transports that would have been preferred, best first.
+
+    /// "host by host0; not null: ...", for people.
+    std::string toString() const;
+};
 
 /// How a task or a batch stands.
 struct TransferStatus {

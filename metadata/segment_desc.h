@@ -47,6 +47,7 @@ struct SegmentDesc {
     Endpoint control;                       ///< Where the owner's ControlServer listens.
     std::vector<std::string> transports;    ///< Names of the transports that can reach it, best first.
     std::vector<std::uint16_t> lane_ports;  ///< One TCP data port per data loop.
+    std::string host_socket;                ///< Abstract unix socket of the transport "host"; empty: none.
     std::uint64_t version = 0;              ///< Grows with every change of this incarnation's descriptor.
 
     bool operator==(const SegmentDesc&) const = default;

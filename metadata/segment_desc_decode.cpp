@@ -60,6 +60,7 @@ enum class Field : std::uint8_t {
     Control,
     Transports,
     LanePorts,
+    HostSocket,
     Version,
     Rights,
 };
@@ -92,6 +93,7 @@ constexpr std::array kFields = {
     FieldEntry{In::Troupe, "control", Field::Control, true},
     FieldEntry{In::Troupe, "transports", Field::Transports, true},
     FieldEntry{In::Troupe, "lane_ports", Field::LanePorts, true},
+    FieldEntry{In::Troupe, "host_socket", Field::HostSocket, false},
     FieldEntry{In::Troupe, "version", Field::Version, true},
     FieldEntry{In::Troupe, "buffers", Field::Rights, true},
 };
@@ -166,6 +168,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
             case Field::Gid: return setText(desc_.devices.back().gid, value, kMaxShortText);
             case Field::Location: return setText(desc_.buffers.back().location, value, kMaxShortText);
             case Field::BootId: return setText(desc_.boot_id, value, kMaxShortText);
+            case Field::HostSocket: return setText(desc_.host_socket, value, kMaxShortText);
             case Field::Incarnation: return setIncarnation(value);
             case Field::Control: return setControl(value);
             default: return scalar("a string");

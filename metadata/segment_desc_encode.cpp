@@ -93,6 +93,7 @@ void writeTroupe(Writer& out, const SegmentDesc& desc) {
     out.key("control"), out.value(desc.control.host.empty() ? std::string() : desc.control.toString());
     out.key("transports"), out.array(desc.transports);
     out.key("lane_ports"), out.array(desc.lane_ports);
+    if (!desc.host_socket.empty()) out.key("host_socket"), out.value(desc.host_socket);
     out.key("version"), out.value(desc.version);
     out.key("buffers"), out.array(desc.buffers, [&](const BufferDesc& buffer) {
         out.raw('[');

@@ -86,6 +86,8 @@ struct NicInfo {
     std::uint64_t window_bytes = 8u << 20;  ///< Bytes in flight per path that keep it busy.
     std::uint32_t window_requests = 1024;   ///< Work requests in flight per path, at most.
     bool same_address_space = false;        ///< It copies inside this process; see `slice_bytes` for what follows.
+    /// A write that failed has left nothing on its way to the peer, so it may be tried again over any path.
+    bool fails_clean = false;
 };
 
 /// A Nic's name for its way to one peer. Valid from openPath until closePath.
@@ -106,7 +108,8 @@ class Nic {
     /// (not retryable), quiesced wherever that can be. The path id is dead afterwards.
     virtual void closePath(PathId path, const Status& cause) = 0;
     /// As closePath, but the path stays and connects anew for the next post: how deadlines and cancels are made true.
-    /// Failures are marked retryable.
+    /// Failures are marked retryable. Work that could not begin anew, a half-done copy over its own source, is brought to
+    /// its end instead.
     virtual void resetPath(PathId path, const Status& cause) = 0;
 
     /// Takes work in order; returns how many of `requests` were taken, fewer only when the path's window is full.
@@ -129,6 +132,12 @@ class Nic {
     virtual bool servesPeerIn(const ByteRange& range) const = 0;
     /// Ends such work by cutting the connections it came on; servesPeerIn is false afterwards.
     virtual void cutPeersIn(const ByteRange& range) = 0;
+    /// The range is being unregistered: what peers were given to work on it by themselves is to be taken back. Called
+    /// before servesPeerIn, which stays true until they are known to have let go.
+    virtual void revokeIn(const ByteRange&) {}
+    /// After cutPeersIn: Ok, or BatchBusy naming the region and the process that may still touch it and can be neither
+    /// cut nor proven gone. Memory in the range must then not be given to anybody else.
+    virtual Status heldIn(const ByteRange&) const { return {}; }
 };
 
 }  // namespace troupe

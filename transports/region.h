@@ -14,6 +14,8 @@ struct Region {
     std::string location = "*";     ///< "cpu:0", "cuda:1", or "*" for unknown.
     bool remote_accessible = true;  ///< Peers may read it, and write it if it is writable.
     bool writable = true;           ///< False: mapped read-only; nothing is ever written to it.
+    int file = -1;                  ///< Memory file behind it (see MemoryFile), open while it is registered; -1: none.
+    std::uint64_t file_offset = 0;  ///< Of its first byte in the file.
 };
 
 }  // namespace troupe

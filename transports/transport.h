@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "base/config.h"
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "base/reactor.h"
 #include "base/status.h"
 #include "metadata/segment_desc.h"
 #include "transports/nic.h"
@@ -22,6 +24,13 @@ struct TransportContext {
     std::string bind_host;    ///< Numeric address to listen on.
     unsigned data_loops = 1;  ///< How many loops will each own a share of the Nics.
     Logger log;
+};
+
+/// A look at a peer that is under way. Destroying it ends it: its callback is not called any more. Lives on the loop
+/// that it was started on.
+class TransportProbe {
+  public:
+    virtual ~TransportProbe() = default;
 };
 
 /// A kind of wire. Lives on the threads that call install and register; its Nics live on the data loops.
@@ -52,6 +61,14 @@ class Transport {
 
     /// Ok when `peer` can be reached; otherwise why not, for explain().
     virtual Status reaches(const SegmentDesc& peer) const = 0;
+
+    /// The same for transports that have to try before they know. Never blocks; calls `done` once, on the reactor's
+    /// turn, within a bound, and possibly before it returns. `done` may destroy the probe. Null: `done` was called.
+    virtual std::unique_ptr<TransportProbe> probe(Reactor&, const SegmentDesc& peer,
+                                                  std::function<void(Status)> done) const {
+        done(reaches(peer));
+        return nullptr;
+    }
 };
 
 }  // namespace troupe

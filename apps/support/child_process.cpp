@@ -151,6 +151,17 @@ Result<std::string> ChildProcess::readAll(std::chrono::milliseconds timeout) {
     }
 }
 
+Status ChildProcess::writeLine(const std::string& line) {
+    const std::string text = line + "\n";
+    for (std::size_t done = 0; done < text.size();) {
+        const ssize_t count = ::write(input_.get(), text.data() + done, text.size() - done);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) return {Code::ConnectionLost, "the child reads no more"};
+        done += static_cast<std::size_t>(count);
+    }
+    return Status::ok();
+}
+
 void ChildProcess::signal(int number) const {
     if (pid_ > 0) ::kill(pid_, number);
 }

@@ -32,6 +32,8 @@ class ChildProcess {
     Result<std::string> readLine(std::chrono::milliseconds timeout);
     /// All that is left until the output ends. Timeout.
     Result<std::string> readAll(std::chrono::milliseconds timeout);
+    /// One line to the child's input. ConnectionLost: it reads no more.
+    Status writeLine(const std::string& line);
     /// End of input for the child.
     void closeInput() { input_.reset(); }
     void signal(int number) const;

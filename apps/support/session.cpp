@@ -36,7 +36,7 @@ void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
     app.add_option("--name", arguments.name, "Name of the own segment (p2p: host, or host:port)");
     app.add_option("--host", arguments.host, "Address or interface to listen on; without it only this machine");
     app.add_option("--port", arguments.port, "Control port; 0: any free one")->capture_default_str();
-    app.add_option("--transport", arguments.transport, "tcp, null (moves nothing) or host (same process only)")
+    app.add_option("--transport", arguments.transport, "tcp, host (copies within this machine) or null (moves nothing)")
         ->check(CLI::IsMember({"tcp", "null", "host"}))
         ->capture_default_str();
 }
@@ -83,9 +83,6 @@ Status checkVerifiedTarget(const EngineArguments& arguments, const std::string& 
     if (auto status = checkEngineArguments(arguments); !status) return status;
     if (arguments.transport == "null")
         return {Code::InvalidArgument, "--transport null moves no bytes, so there is nothing to compare; use tcp"};
-    if (arguments.transport == "host")
-        return {Code::InvalidArgument,
-                "--transport host works within one process only; the target is another, use tcp"};
     return checkTarget(arguments, target);
 }
 
@@ -116,6 +113,8 @@ Result<std::unique_ptr<Session>> Session::start(const EngineArguments& arguments
     EngineOptions options;
     options.config = loader->config();
     if (arguments.data_loops != 0) options.config.data_loops = arguments.data_loops;
+    // What is called tcp is to go by TCP, though the target may be on this host.
+    if (arguments.transport == "tcp" && !arguments.serves) options.config.host_peers = false;
     options.log = makeDefaultLogger();
     if (arguments.common.verbose) options.log->set_level(spdlog::level::info);
 
@@ -145,6 +144,12 @@ Result<std::span<std::byte>> Session::addMemory(std::uint64_t bytes, bool huge, 
     if (auto status = engine_->registerLocalMemoryBatch(entries, "*", remote); !status)
         return status.withContext("cannot register " + formatBytes(bytes));
     return whole;
+}
+
+Result<std::span<std::byte>> Session::allocateMemory(std::uint64_t bytes, bool huge, bool remote) {
+    const auto memory = engine_->allocateLocalMemory(bytes, "*", remote, huge);
+    if (!memory) return memory.status().withContext("cannot allocate " + formatBytes(bytes));
+    return std::span<std::byte>(static_cast<std::byte*>(*memory), bytes);
 }
 
 Result<Target> Session::openTarget(const std::string& name) {

@@ -29,7 +29,8 @@ struct EngineArguments {
     std::string name;
     std::string host;
     std::uint16_t port = 0;
-    std::string transport = "tcp";  ///< "tcp", "null", or "host": the same-process path alone.
+    std::string transport = "tcp";  ///< "tcp", "null", or "host": copies within the host alone.
+    bool serves = false;            ///< Others choose the way: with tcp, processes of this host may copy all the same.
     unsigned data_loops = 0;        ///< 0: what the configuration says.
 };
 
@@ -65,6 +66,8 @@ class Session {
     TransferEngine& engine() { return *engine_; }
     /// Maps and registers; `regions` > 1 registers it in as many touching pieces. `remote`: peers may reach it.
     Result<std::span<std::byte>> addMemory(std::uint64_t bytes, bool huge, bool remote, unsigned regions = 1);
+    /// The same with memory of the engine's own (TransferEngine::allocateLocalMemory), as one region.
+    Result<std::span<std::byte>> allocateMemory(std::uint64_t bytes, bool huge, bool remote);
     Result<Target> openTarget(const std::string& name);
 
   private:

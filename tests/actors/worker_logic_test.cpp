@@ -226,7 +226,7 @@ TEST_F(Worker, AbandonDestroysTheNicFirstAndThenFailsEverything) {
     worker_->poll(now_);
     bool answered = false;
     nic_->served = ByteRange{0x5000, 16};
-    worker_->onAwaitPeersIdle({ByteRange{0x5000, 16}, kForever, [&] { answered = true; }}, now_);
+    worker_->onAwaitPeersIdle({ByteRange{0x5000, 16}, kForever, [&](const Status&) { answered = true; }}, now_);
     EXPECT_FALSE(answered);
     worker_->abandon(Status(Code::Canceled, "uninstalled"));
     EXPECT_TRUE(destroyed);
@@ -239,10 +239,10 @@ TEST_F(Worker, AbandonDestroysTheNicFirstAndThenFailsEverything) {
 TEST_F(Worker, AwaitPeersIdleWaitsAndCutsAtTheDeadline) {
     nic_->served = ByteRange{0x5000, 16};
     int answers = 0;
-    worker_->onAwaitPeersIdle({ByteRange{0x9000, 16}, kForever, [&] { ++answers; }}, now_);
+    worker_->onAwaitPeersIdle({ByteRange{0x9000, 16}, kForever, [&](const Status&) { ++answers; }}, now_);
     EXPECT_EQ(answers, 1) << "nobody is there";
     const TimePoint deadline = now_ + std::chrono::seconds(1);
-    worker_->onAwaitPeersIdle({ByteRange{0x5000, 1}, deadline, [&] { ++answers; }}, now_);
+    worker_->onAwaitPeersIdle({ByteRange{0x5000, 1}, deadline, [&](const Status&) { ++answers; }}, now_);
     EXPECT_EQ(worker_->nextDeadline(), deadline);
     worker_->poll(now_);
     EXPECT_EQ(answers, 1);

@@ -82,6 +82,26 @@ TEST(BenchCommand, MeasuresAndComparesReadsAndWritesOfEachSize) {
     }
 }
 
+TEST(BenchCommand, CopiesToAnotherProcessOfTheHostWithoutAWire) {
+    for (const bool engine_memory : {true, false}) {
+        std::vector<std::string> serve = {"serve", "--size", "16MiB", "--transport", "host", "--until-eof", "--json"};
+        std::vector<std::string> bench = {"--transport", "host", "--duration", "0.1",       "--warmup", "0",
+                                          "--footprint", "4MiB", "--verify",   "--scatter", "--json"};
+        if (engine_memory) {
+            serve.emplace_back("--engine-memory");
+            bench.emplace_back("--engine-memory");
+        }
+        TroupeProcess server(serve);
+        const auto line = server.child().readLine(kPatience);
+        ASSERT_TRUE(line) << line.status().toString();
+        bench.insert(bench.begin(), {"bench", nlohmann::json::parse(*line)["segment"].get<std::string>()});
+        const auto outcome = runTroupe(bench);
+        ASSERT_EQ(outcome.code, 0) << outcome.err;
+        EXPECT_EQ(outcome.json()["transport"], "host");
+        for (const auto& row : outcome.json()["rows"]) EXPECT_TRUE(row["verified"].get<bool>());
+    }
+}
+
 TEST(BenchCommand, WorksOnItsOwnSegment) {
     const auto outcome = runTroupe({"bench", "--local", "--transport", "host", "--duration", "0.1", "--warmup", "0",
                                     "--footprint", "4MiB", "--verify", "--json"});

@@ -115,6 +115,26 @@ TEST(OpenSegment, ByManyThreadsAtOnceGivesOneId) {
     expectCode(engine->closeSegment(ids.front()), Code::StaleHandle);
 }
 
+TEST(OpenSegment, APeerThatInstallsItsTransportLaterIsReachedWithoutAnotherOpen) {
+    EngineSetup setup;
+    const auto a = startEngine(setup);
+    setup.tcp = false;
+    const auto b = startEngine(setup);
+    Buffer memory(4096);
+    ASSERT_TRUE(a->registerLocalMemory(memory.data(), memory.size()));
+    const auto segment = a->openSegment(b->localSegmentName());
+    ASSERT_TRUE(segment) << segment.status().toString();
+    const auto submit = [&] {
+        BatchHolder batch(*a, 1);
+        return batch.submit({makeRequest(Opcode::Write, *segment, memory.data(), 4096, 1)});
+    };
+    expectCode(submit(), Code::TransportMissing);
+    ASSERT_TRUE(b->installTransport("tcp"));
+    const auto limit = Clock::now() + kPatience;
+    while (!submit() && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(submit());
+}
+
 TEST(CloseSegment, EndsWhatIsRunningOnItAndTheSourceIsFree) {
     EnginePair pair({}, 64u << 20);
     BatchHolder batch(*pair.a, 1);

@@ -65,7 +65,13 @@ class HostNicTest : public testing::Test {
 
     RegistrationTable table_;
     const Incarnation self_ = Incarnation::random();
-    HostNic nic_{info(), self_, table_, kChunk};
+    Config config_ = [] {
+        Config config;
+        config.host_chunk_bytes = kChunk;
+        return config;
+    }();
+    HostNic nic_{info(), std::make_shared<const host::HostShared>(
+                             host::HostShared{config_, table_, self_, makeSilentLogger(), {}, {}})};
     std::vector<std::byte> remote_ = std::vector<std::byte>(1u << 20);
     std::vector<std::byte> local_ = std::vector<std::byte>(1u << 20);
     std::uint64_t region_ = 0;

@@ -1,11 +1,11 @@
 #include "host_backend/host_transport.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 namespace troupe {
 namespace {
 
-TEST(HostTransport, ReachesItsOwnIncarnationOnly) {
+TEST(HostTransport, ReachesItsOwnIncarnationAndWhatTheDescriptorDoesNotExclude) {
     const Config config;
     const RegistrationTable regions;
     const TransportContext context{config, regions, Incarnation::random(), "127.0.0.1", 3, makeSilentLogger()};
@@ -19,6 +19,35 @@ TEST(HostTransport, ReachesItsOwnIncarnationOnly) {
     EXPECT_EQ(transport.reaches(peer).code(), Code::TransportMissing);
     peer.incarnation = context.incarnation;
     EXPECT_TRUE(transport.reaches(peer).isOk());
+
+    SegmentDesc own;
+    transport.describe(own);
+    EXPECT_EQ(own.host_socket, "troupe/" + context.incarnation.toString());
+    peer.incarnation = Incarnation::random();
+    peer.host_socket = own.host_socket;
+    EXPECT_EQ(transport.reaches(peer).code(), Code::TransportMissing) << "no boot id is no host";
+    peer.boot_id = "another";
+    EXPECT_THAT(transport.reaches(peer).message(), testing::HasSubstr("another host"));
+    peer.boot_id = readBootId();
+    EXPECT_TRUE(transport.reaches(peer).isOk()) << "only a probe can tell";
+    peer.host_socket.clear();
+    EXPECT_THAT(transport.reaches(peer).message(), testing::HasSubstr("serves no other process"));
+}
+
+TEST(HostTransport, KeepsToItselfWhenPeersAreOff) {
+    Config config;
+    config.host_peers = false;
+    const RegistrationTable regions;
+    const TransportContext context{config, regions, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()};
+    HostTransport transport;
+    ASSERT_TRUE(transport.install(context).isOk());
+    SegmentDesc peer;
+    transport.describe(peer);
+    EXPECT_EQ(peer.host_socket, "");
+    peer.incarnation = Incarnation::random();
+    peer.boot_id = readBootId();
+    peer.host_socket = "troupe/x";
+    EXPECT_THAT(transport.reaches(peer).message(), testing::HasSubstr("host.peers is off here"));
 }
 
 TEST(HostTransport, GivesOneNicPerLoop) {
@@ -31,7 +60,7 @@ TEST(HostTransport, GivesOneNicPerLoop) {
     for (unsigned i = 0; i < 3; ++i) {
         EXPECT_EQ(nics[i].loop, i);
         EXPECT_EQ(nics[i].nic->info().name, "host" + std::to_string(i));
-        EXPECT_EQ(nics[i].nic->waitFd(), -1);
+        EXPECT_GE(nics[i].nic->waitFd(), 0);
         EXPECT_TRUE(nics[i].nic->arm());
     }
 }

@@ -86,6 +86,8 @@ struct EngineSetup {
 
     EngineSetup() {
         config.data_loops = 1;
+        // What the tests call the wire is TCP; those of the host transport turn this on.
+        config.host_peers = false;
         config.transfer_timeout = std::chrono::milliseconds(kPatience);
     }
 };

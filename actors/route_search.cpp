@@ -1,0 +1,56 @@
+#include "actors/route_search.h"
+
+#include <utility>
+
+namespace troupe {
+
+bool sameReach(const SegmentDesc& a, const SegmentDesc& b) {
+    return a.incarnation == b.incarnation && a.boot_id == b.boot_id && a.host_socket == b.host_socket &&
+           a.transports == b.transports && a.tcp_data_port == b.tcp_data_port && a.lane_ports == b.lane_ports &&
+           a.devices == b.devices;
+}
+
+RouteSearch::RouteSearch(Reactor& reactor, std::vector<InstalledTransport> best_first,
+                         std::shared_ptr<const SegmentDesc> peer, std::function<void(Route)> done)
+    : reactor_(reactor), transports_(std::move(best_first)), peer_(std::move(peer)), done_(std::move(done)) {}
+
+void RouteSearch::start() {
+    while (next_ < transports_.size()) {
+        answer_.reset();
+        asking_ = true;
+        probe_ =
+            transports_[next_].transport->probe(reactor_, *peer_, [this](const Status& answer) { onAnswer(answer); });
+        asking_ = false;
+        if (!answer_) return;
+        if (take(*answer_, true)) break;
+    }
+    // The callback may destroy this object.
+    const auto done = std::move(done_);
+    done(std::move(route_));
+}
+
+void RouteSearch::onAnswer(const Status& answer) {
+    if (asking_) {
+        answer_ = answer;
+        return;
+    }
+    if (take(answer, false)) next_ = transports_.size();
+    start();
+}
+
+bool RouteSearch::take(const Status& answer, bool at_once) {
+    const InstalledTransport& installed = transports_[next_++];
+    const std::string name = installed.transport->name();
+    if (answer) {
+        route_.workers = installed.workers;
+        route_.probed = !at_once;
+        route_.explanation.transport = name;
+        route_.explanation.nics = installed.nics;
+        return true;
+    }
+    if (installed.transport->reaches(*peer_)) route_.tried = name + ": " + answer.message();
+    route_.explanation.refused.push_back({name, answer});
+    return false;
+}
+
+}  // namespace troupe

@@ -1,0 +1,358 @@
+#include "host_backend/grant_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/endpoint.h"
+
+namespace troupe::host {
+
+namespace {
+
+/// Connections of one engine: one per data loop of each initiator.
+constexpr std::size_t kMaxConnections = 1024;
+/// Of those, how many may be in their greeting; one more ends the oldest, so that silent ones keep nobody out.
+constexpr std::size_t kMaxGreeting = 64;
+constexpr int kAcceptsPerPass = 16;
+constexpr int kFramesPerPass = 64;
+/// With more answers than this unsent, a connection is not read.
+constexpr std::size_t kMaxUnsent = 64;
+constexpr std::chrono::milliseconds kAcceptPause{100};
+/// How long the end of the transport waits for processes that hold grants. It is the one place where a data loop
+/// waits; all that the loop could do meanwhile is end as well.
+constexpr std::chrono::milliseconds kReleaseBound{500};
+
+}  // namespace
+
+GrantServer::Connection::Connection(UniqueFd with)
+    : socket(std::move(with)), socket_link(Link::Kind::Connection, this), process_link(Link::Kind::Process, this) {}
+
+GrantServer::GrantServer(const HostShared& shared, Links& links, UniqueFd listener)
+    : shared_(shared),
+      links_(links),
+      regions_(shared.regions.regions()),
+      listener_(std::move(listener)),
+      listener_link_(Link::Kind::Listener, this) {
+    std::uint64_t seed = 0;
+    std::memcpy(&seed, shared.incarnation.bytes.data(), sizeof seed);
+    random_.seed(seed ^ static_cast<std::uint64_t>(Clock::now().time_since_epoch().count()));
+}
+
+GrantServer::~GrantServer() { awaitRelease(); }
+
+Status GrantServer::open() { return links_.add(listener_link_, listener_.get(), EPOLLIN); }
+
+// --- who comes in ------------------------------------------------------------------------------------------------
+
+bool GrantServer::onEvent(const Link& link, TimePoint now) {
+    if (link.kind == Link::Kind::Listener) return acceptAll(now);
+    auto& connection = *static_cast<Connection*>(link.owner);
+    if (connection.state == Connection::State::Closed) return false;
+    if (link.kind == Link::Kind::Process) {
+        close(connection, "it has ended");
+        return true;
+    }
+    return serve(connection);
+}
+
+bool GrantServer::acceptAll(TimePoint now) {
+    bool moved = false;
+    for (int i = 0; i < kAcceptsPerPass; ++i) {
+        UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        if (socket) {
+            moved = true;
+            admit(std::move(socket), now);
+            continue;
+        }
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+        shared_.log->warn("host: no new connections for {} ms: {}", kAcceptPause.count(),
+                          errnoStatus(Code::ResourceExhausted, "accept", errno).message());
+        links_.change(listener_link_, listener_.get(), 0);
+        accept_again_ = now + kAcceptPause;
+        next_deadline_ = std::min(next_deadline_, accept_again_);
+        break;
+    }
+    return moved;
+}
+
+void GrantServer::admit(UniqueFd socket, TimePoint now) {
+    const auto turnAway = [&](const Status& why) {
+        shared_.log->debug("host: a connection was turned away: {}", why.message());
+        static_cast<void>(sendPacket(socket.get(), encode(Refuse{why.code(), why.message()})));
+    };
+    if (connections_.size() >= kMaxConnections)
+        return turnAway(
+            Status(Code::CapacityExceeded, "it has " + std::to_string(connections_.size()) + " connections already"));
+    auto process = ProcessHandle::ofPeer(socket.get());
+    if (!process) return turnAway(process.status());
+    if (const auto status = checkUsers(process->uid(), ::geteuid()); !status) return turnAway(status);
+
+    if (greeting_ >= kMaxGreeting) {
+        const auto oldest = std::find_if(connections_.begin(), connections_.end(), [](const auto& connection) {
+            return connection->state == Connection::State::Greeting || connection->state == Connection::State::Welcomed;
+        });
+        if (oldest != connections_.end()) close(**oldest, "others wait to greet");
+    }
+    auto connection = std::make_unique<Connection>(std::move(socket));
+    connection->process = std::make_unique<ProcessHandle>(std::move(*process));
+    connection->deadline = saturatedAdd(now, shared_.config.handshake_timeout);
+    if (!links_.add(connection->socket_link, connection->socket.get(), EPOLLIN)) return;
+    if (!links_.add(connection->process_link, connection->process->fd(), EPOLLIN)) return;
+    next_deadline_ = std::min(next_deadline_, connection->deadline);
+    ++greeting_;
+    connections_.push_back(std::move(connection));
+}
+
+void GrantServer::runTimers(TimePoint now) {
+    next_deadline_ = kForever;
+    for (const auto& connection : connections_) {
+        if (connection->state != Connection::State::Greeting && connection->state != Connection::State::Welcomed)
+            continue;
+        if (now >= connection->deadline)
+            close(*connection, "its greeting did not come in time");
+        else
+            next_deadline_ = std::min(next_deadline_, connection->deadline);
+    }
+    if (now >= accept_again_) {
+        accept_again_ = kForever;
+        links_.change(listener_link_, listener_.get(), EPOLLIN);
+    }
+    next_deadline_ = std::min(next_deadline_, accept_again_);
+    bury();
+}
+
+void GrantServer::close(Connection& connection, const std::string& why) {
+    if (connection.state == Connection::State::Closed) return;
+    if (!connection.mayHold()) --greeting_;
+    shared_.log->debug("host: connection of {} closed: {}", connection.process->name(), why);
+    connection.state = Connection::State::Closed;
+    // For the initiator it ends even when a child made by fork has the descriptor too.
+    ::shutdown(connection.socket.get(), SHUT_RDWR);
+    connection.socket.reset();
+    links_.remove(connection.process->fd());
+    anyone_closed_ = true;
+}
+
+void GrantServer::condemn(Connection& connection, const std::string& why) {
+    if (!connection.mayHold() || connection.held.empty()) return close(connection, why);
+    if (connection.state == Connection::State::Condemned) return;
+    shared_.log->warn("host: connection of {} is ended: {}", connection.process->name(), why);
+    connection.state = Connection::State::Condemned;
+    connection.unsent.clear();
+    links_.change(connection.socket_link, connection.socket.get(), EPOLLIN);
+    // It reads the end of the connection, lets go of everything and closes its own end.
+    ::shutdown(connection.socket.get(), SHUT_WR);
+}
+
+void GrantServer::bury() {
+    if (!std::exchange(anyone_closed_, false)) return;
+    std::erase_if(connections_, [](const auto& connection) { return connection->state == Connection::State::Closed; });
+}
+
+// --- what they say -----------------------------------------------------------------------------------------------
+
+bool GrantServer::serve(Connection& connection) {
+    bool moved = flush(connection);
+    for (int i = 0; i < kFramesPerPass; ++i) {
+        if (connection.state == Connection::State::Closed || connection.unsent.size() >= kMaxUnsent) break;
+        Received received;
+        const Io io = receivePacket(connection.socket.get(), received);
+        if (io == Io::Again) break;
+        moved = true;
+        if (io == Io::Closed) {
+            close(connection, "it hung up");
+            break;
+        }
+        if (connection.state == Connection::State::Condemned) continue;
+        const auto frame = decode(received.packet.span());
+        if (!frame || received.descriptor)
+            condemn(connection, frame ? "it sent a descriptor" : frame.status().message());
+        else
+            onFrame(connection, *frame);
+    }
+    return moved;
+}
+
+void GrantServer::onFrame(Connection& connection, const Frame& frame) {
+    using State = Connection::State;
+    if (const auto* hello = std::get_if<Hello>(&frame); hello != nullptr && connection.state == State::Greeting)
+        return onHello(connection, *hello);
+    if (const auto* ready = std::get_if<Ready>(&frame);
+        ready != nullptr && connection.state == State::Welcomed && ready->nonce == connection.nonce) {
+        // It answered what was sent after its pidfd was opened: the pidfd is its own. From here on it may hold grants.
+        connection.state = State::Serving;
+        --greeting_;
+        return;
+    }
+    if (connection.state == State::Serving) {
+        if (const auto* request = std::get_if<GrantRequest>(&frame)) return onRequest(connection, *request);
+        if (const auto* ack = std::get_if<RevokeAck>(&frame)) return onAck(connection, *ack);
+    }
+    condemn(connection, "it sent a frame that has no place here");
+}
+
+void GrantServer::onHello(Connection& connection, const Hello& hello) {
+    if (hello.owner != shared_.incarnation)
+        return refuse(connection,
+                      Status(Code::StaleIncarnation, "this is incarnation " + shared_.incarnation.toString() +
+                                                         ", not " + hello.owner.toString()));
+    connection.initiator = hello.initiator;
+    connection.nonce = random_();
+    connection.state = Connection::State::Welcomed;
+    send(connection, Welcome{shared_.incarnation, connection.nonce,
+                             reinterpret_cast<std::uint64_t>(shared_.incarnation.bytes.data())});
+}
+
+void GrantServer::onRequest(Connection& connection, const GrantRequest& request) {
+    const RegionMap& regions = regions_.get();
+    const ByteRange range{request.addr, request.length};
+    const Status covered = range.length == 0 ? Status(Code::InvalidArgument, "a range of no bytes")
+                                             : regions.covers(range, true, request.write);
+    if (!covered) return send(connection, GrantRefused{request.id, covered.code(), covered.message()});
+    const Region& region = *regions.find(range.addr);
+    Held& held = connection.held[region.id];
+    const bool anew = !std::exchange(held.granted, true);
+    held.range = region.range;
+    Grant grant;
+    grant.id = request.id;
+    grant.region = region.id;
+    grant.base = region.range.addr;
+    grant.length = region.range.length;
+    grant.writable = region.writable;
+    const bool mapped = region.file >= 0;
+    if (mapped) grant.offset = region.file_offset;
+    grant.kind = mapped ? Grant::Kind::Mapped : Grant::Kind::Vm;
+    send(connection, grant, mapped && anew ? region.file : -1);
+}
+
+void GrantServer::onAck(Connection& connection, const RevokeAck& ack) {
+    const auto found = connection.held.find(ack.region);
+    if (found == connection.held.end() || found->second.revokes == 0)
+        return condemn(connection, "it acknowledged what was not revoked");
+    if (--found->second.revokes == 0 && !found->second.granted) connection.held.erase(found);
+}
+
+void GrantServer::refuse(Connection& connection, const Status& why) {
+    send(connection, Refuse{why.code(), why.message()});
+    close(connection, why.message());
+}
+
+void GrantServer::send(Connection& connection, const Frame& frame, int descriptor) {
+    if (connection.state == Connection::State::Closed || connection.state == Connection::State::Condemned) return;
+    const Packet packet = encode(frame);
+    if (connection.unsent.empty()) {
+        const Io io = sendPacket(connection.socket.get(), packet, descriptor);
+        if (io == Io::Done) return;
+        if (io == Io::Closed) return close(connection, "it hung up");
+        links_.change(connection.socket_link, connection.socket.get(), EPOLLIN | EPOLLOUT);
+    }
+    UniqueFd own(descriptor < 0 ? -1 : ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    if (descriptor >= 0 && !own) return condemn(connection, "there is no descriptor left for a grant");
+    connection.unsent.emplace_back(packet, std::move(own));
+}
+
+/// True when anything was sent.
+bool GrantServer::flush(Connection& connection) {
+    if (connection.unsent.empty()) return false;
+    bool moved = false;
+    while (!connection.unsent.empty()) {
+        const auto& [packet, descriptor] = connection.unsent.front();
+        const Io io = sendPacket(connection.socket.get(), packet, descriptor.get());
+        if (io == Io::Again) return moved;
+        moved = true;
+        if (io == Io::Closed) {
+            close(connection, "it hung up");
+            return true;
+        }
+        connection.unsent.pop_front();
+    }
+    links_.change(connection.socket_link, connection.socket.get(), EPOLLIN);
+    return moved;
+}
+
+// --- taking back -------------------------------------------------------------------------------------------------
+
+void GrantServer::revoke(Connection& connection, const ByteRange& range) {
+    std::vector<std::uint64_t> regions;
+    for (auto& [region, held] : connection.held) {
+        if (!held.granted || !held.range.overlaps(range)) continue;
+        held.granted = false;
+        ++held.revokes;
+        regions.push_back(region);
+    }
+    for (const std::uint64_t region : regions) send(connection, Revoke{region});
+}
+
+void GrantServer::revokeIn(const ByteRange& range) {
+    for (const auto& connection : connections_) revoke(*connection, range);
+    bury();
+}
+
+bool GrantServer::holdsIn(const ByteRange& range) const {
+    return std::any_of(connections_.begin(), connections_.end(), [&](const auto& connection) {
+        return connection->mayHold() &&
+               std::any_of(connection->held.begin(), connection->held.end(),
+                           [&](const auto& entry) { return entry.second.range.overlaps(range); });
+    });
+}
+
+Status GrantServer::heldIn(const ByteRange& range) const {
+    for (const auto& connection : connections_) {
+        if (!connection->mayHold()) continue;
+        for (const auto& [region, held] : connection->held)
+            if (held.range.overlaps(range))
+                return {Code::BatchBusy, "region " + held.range.toString() + " is held by " +
+                                             connection->process->name() +
+                                             ", which does not answer; end it or let it go on, then try again"};
+    }
+    return Status::ok();
+}
+
+std::size_t GrantServer::grants() const {
+    std::size_t count = 0;
+    for (const auto& connection : connections_) count += connection->held.size();
+    return count;
+}
+
+void GrantServer::awaitRelease() {
+    constexpr ByteRange kEverything{0, UINT64_MAX};
+    // Nobody else comes in, and nobody is given anything any more.
+    listener_.reset();
+    revokeIn(kEverything);
+    const TimePoint until = Clock::now() + kReleaseBound;
+    while (holdsIn(kEverything)) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+        if (left <= 0) break;
+        std::vector<pollfd> entries;
+        std::vector<Connection*> whose;
+        for (const auto& connection : connections_) {
+            const auto events = static_cast<short>(connection->unsent.empty() ? POLLIN : POLLIN | POLLOUT);
+            entries.push_back({connection->socket.get(), events, 0});
+            entries.push_back({connection->process->fd(), POLLIN, 0});
+            whose.push_back(connection.get());
+        }
+        ::poll(entries.data(), entries.size(), static_cast<int>(left));
+        for (std::size_t i = 0; i < whose.size(); ++i) {
+            if (entries[2 * i + 1].revents != 0)
+                close(*whose[i], "it has ended");
+            else if (entries[2 * i].revents != 0)
+                serve(*whose[i]);
+        }
+        bury();
+        // What was asked for meanwhile was granted by the newest table; it goes the same way.
+        revokeIn(kEverything);
+    }
+    if (const Status held = heldIn(kEverything); !held)
+        shared_.log->error("host: the transport ends while memory is in foreign hands: {}", held.message());
+}
+
+}  // namespace troupe::host

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/clock.h"
+#include "base/snapshot.h"
+#include "host_backend/host_shared.h"
+#include "host_backend/links.h"
+#include "host_backend/process_handle.h"
+#include "host_backend/socket.h"
+
+namespace troupe::host {
+
+/// The owner's side: lets processes of this host in, grants them regions, and takes the grants back.
+///
+/// A grant is out until its holder has said that it let go, has closed its connection (which it does only when it does
+/// not use them any more, and which the kernel does for a process once all of its threads are gone), or is proven gone
+/// by its pidfd. Owned by one HostNic; every call on its loop's turn.
+class GrantServer {
+  public:
+    /// `listener` listens at `shared.socket`. Both references outlive it.
+    GrantServer(const HostShared& shared, Links& links, UniqueFd listener);
+    /// Revokes everything and waits, a bounded time, until nobody holds a grant; says who still does.
+    ~GrantServer();
+
+    Status open();
+
+    bool onEvent(const Link& link, TimePoint now);
+    /// Ends connections that closed during the events. Call after them.
+    void bury();
+    void runTimers(TimePoint now);
+    TimePoint nextDeadline() const { return next_deadline_; }
+
+    void revokeIn(const ByteRange& range);
+    bool holdsIn(const ByteRange& range) const;
+    /// Ok, or BatchBusy with the region and the process that holds it.
+    Status heldIn(const ByteRange& range) const;
+
+    std::size_t connections() const { return connections_.size(); }
+    std::size_t grants() const;
+
+  private:
+    struct Held {
+        ByteRange range;
+        bool granted = false;       ///< The initiator may use it, as far as it knows.
+        std::uint32_t revokes = 0;  ///< Sent and not acknowledged.
+    };
+    struct Connection {
+        enum class State {
+            Greeting,
+            Welcomed,
+            Serving,
+            Condemned,  ///< Not talked to any more, but it may still use what it holds.
+            Closed,
+        };
+        explicit Connection(UniqueFd with);
+        State state = State::Greeting;
+        UniqueFd socket;
+        std::unique_ptr<ProcessHandle> process;
+        Link socket_link;
+        Link process_link;
+        TimePoint deadline;  ///< Until it serves.
+        std::uint64_t nonce = 0;
+        Incarnation initiator;
+        std::unordered_map<std::uint64_t, Held> held;  ///< By region.
+        /// Frames that found no room, with descriptors of their own: a region may be gone when their turn comes.
+        std::deque<std::pair<Packet, UniqueFd>> unsent;
+        bool mayHold() const { return state == State::Serving || state == State::Condemned; }
+    };
+
+    bool acceptAll(TimePoint now);
+    void admit(UniqueFd socket, TimePoint now);
+    bool serve(Connection& connection);
+    void onFrame(Connection& connection, const Frame& frame);
+    void onHello(Connection& connection, const Hello& hello);
+    void onRequest(Connection& connection, const GrantRequest& request);
+    void onAck(Connection& connection, const RevokeAck& ack);
+    void revoke(Connection& connection, const ByteRange& range);
+    void refuse(Connection& connection, const Status& why);
+    void send(Connection& connection, const Frame& frame, int descriptor = -1);
+    bool flush(Connection& connection);
+    /// The other end is gone, or holds nothing.
+    void close(Connection& connection, const std::string& why);
+    /// It broke the rules. What it holds it holds until it closes its end or dies.
+    void condemn(Connection& connection, const std::string& why);
+    void awaitRelease();
+
+    const HostShared& shared_;
+    Links& links_;
+    SnapshotReader<RegionMap> regions_;
+    UniqueFd listener_;
+    Link listener_link_;
+    std::vector<std::unique_ptr<Connection>> connections_;
+    std::size_t greeting_ = 0;  ///< Connections that do not serve yet.
+    bool anyone_closed_ = false;
+    TimePoint next_deadline_ = kForever;
+    TimePoint accept_again_ = kForever;
+    std::mt19937_64 random_;
+};
+
+}  // namespace troupe::host

@@ -1,0 +1,79 @@
+#include "host_backend/process_handle.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+
+#include "base/endpoint.h"
+
+namespace troupe::host {
+
+Result<ProcessHandle> ProcessHandle::ofPeer(int socket) {
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
+        return errnoStatus(Code::TransportMissing, "SO_PEERCRED", errno);
+    if (peer.pid <= 0) return {Code::TransportMissing, "the process is in a pid namespace that this one cannot see"};
+    ProcessHandle handle;
+    handle.pid_ = peer.pid;
+    handle.uid_ = peer.uid;
+    handle.pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+    if (!handle.pidfd_) {
+        if (errno == ESRCH) return {Code::ConnectionLost, handle.name() + " has ended"};
+        return errnoStatus(Code::TransportMissing, "pidfd_open of " + handle.name(), errno);
+    }
+    return handle;
+}
+
+bool ProcessHandle::ended() const {
+    pollfd entry{pidfd_.get(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) > 0;
+}
+
+std::string ProcessHandle::name() const { return "process " + std::to_string(pid_); }
+
+Status checkUsers(uid_t initiator, uid_t owner) {
+    if (initiator == owner || initiator == 0) return Status::ok();
+    return {Code::TransportMissing, "user " + std::to_string(initiator) + " may not use the memory of user " +
+                                        std::to_string(owner) + " without a wire; only the same user and root may"};
+}
+
+Status checkAccess(const ProcessHandle& process, std::uint64_t word, const Incarnation& expected,
+                   const std::string& hint) {
+    Incarnation found;
+    const iovec local{found.bytes.data(), found.bytes.size()};
+    const iovec remote{reinterpret_cast<void*>(word), found.bytes.size()};
+    const ssize_t got = ::process_vm_readv(process.pid(), &local, 1, &remote, 1, 0);
+    const int error = got < 0 ? errno : 0;
+    const std::string what = "process_vm_readv of " + process.name();
+    if (error == ESRCH) return {Code::ConnectionLost, process.name() + " has ended"};
+    if (error == EPERM) {
+        const Status forbidden = errnoStatus(Code::TransportMissing, what, error);
+        return {forbidden.code(),
+                forbidden.message() + "; " +
+                    (hint.empty() ? "forbidden by its user, its dumpable flag or a seccomp filter" : hint)};
+    }
+    if (error != 0 && error != EFAULT) return errnoStatus(Code::TransportMissing, what, error);
+    if (got != static_cast<ssize_t>(found.bytes.size()) || found != expected)
+        return {Code::StaleIncarnation, process.name() + " does not hold incarnation " + expected.toString()};
+    // A seccomp filter may allow the one and not the other; with nothing to write, only a filter refuses.
+    if (::process_vm_writev(process.pid(), nullptr, 0, nullptr, 0, 0) != 0)
+        return errnoStatus(Code::TransportMissing, "process_vm_writev", errno);
+    return Status::ok();
+}
+
+std::string accessHint() {
+    std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+    int scope = 0;
+    if (!(file >> scope) || scope == 0) return {};
+    return "kernel.yama.ptrace_scope is " + std::to_string(scope) +
+           (scope == 1 ? ": the owner may allow it with prctl(PR_SET_PTRACER), or run both with CAP_SYS_PTRACE"
+                       : ": it needs CAP_SYS_PTRACE");
+}
+
+}  // namespace troupe::host

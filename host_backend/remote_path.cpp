@@ -1,0 +1,290 @@
+#include "host_backend/remote_path.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace troupe::host {
+
+namespace {
+
+/// Between two tries at a listener whose queue is full.
+constexpr std::chrono::milliseconds kBusyPause{2};
+constexpr int kFramesPerPass = 64;
+constexpr std::size_t kMaxAsks = 64;
+/// An owner that makes us owe it more answers than this, without reading any, is no owner.
+constexpr std::size_t kMaxUnsent = 65536;
+/// What a request costs beside its bytes, in bytes of copying: bounds a pass over many tiny ones.
+constexpr std::uint64_t kRequestCost = 256;
+
+}  // namespace
+
+RemotePath::RemotePath(const HostShared& shared, Links& links, std::string nic, std::shared_ptr<const Peer> peer)
+    : shared_(shared),
+      links_(links),
+      nic_(std::move(nic)),
+      peer_(std::move(peer)),
+      link_(Link::Kind::Path, this),
+      process_link_(Link::Kind::PathProcess, this) {}
+
+RemotePath::~RemotePath() { hangUp(); }
+
+// --- the connection ----------------------------------------------------------------------------------------------
+
+void RemotePath::dial(TimePoint now, std::vector<Failure>& failures) {
+    if (state_ == State::Down) {
+        greet_until_ = saturatedAdd(now, shared_.config.handshake_timeout);
+        greeting_ = std::make_unique<Greeting>(
+            GreetingPlan{peer_->desc->host_socket, shared_.incarnation, peer_->desc->incarnation, shared_.hint});
+    }
+    const auto started = greeting_->start();
+    if (!started) return broken(started.status(), failures);
+    state_ = *started ? State::Greeting : State::Dialing;
+    deadline_ = *started ? greet_until_ : std::min(greet_until_, now + kBusyPause);
+    if (!*started) return;
+    if (const auto added = links_.add(link_, greeting_->fd(), EPOLLIN); !added) broken(added, failures);
+}
+
+void RemotePath::onTimer(TimePoint now, std::vector<Failure>& failures) {
+    if (now < deadline_) return;
+    if (now >= greet_until_) return broken(Status(Code::ConnectionRefused, "it did not answer in time"), failures);
+    dial(now, failures);
+}
+
+void RemotePath::greeted(std::vector<Failure>& failures) {
+    socket_ = greeting_->takeSocket();
+    process_ = greeting_->takeProcess();
+    greeting_.reset();
+    state_ = State::Up;
+    deadline_ = kForever;
+    if (const auto added = links_.add(process_link_, process_->fd(), EPOLLIN); !added) broken(added, failures);
+}
+
+bool RemotePath::onEvent(std::vector<Failure>& failures) {
+    if (state_ == State::Greeting) {
+        const auto done = greeting_->advance();
+        if (!done)
+            broken(done.status(), failures, done.status().code() != Code::StaleIncarnation);
+        else if (*done)
+            greeted(failures);
+        return !done || *done;
+    }
+    if (state_ != State::Up) return false;
+    flush();
+    bool moved = false;
+    for (int i = 0; i < kFramesPerPass && state_ == State::Up; ++i) {
+        Received received;
+        const Io io = receivePacket(socket_.get(), received);
+        if (io == Io::Again) break;
+        moved = true;
+        if (io == Io::Closed) {
+            broken(Status(Code::ConnectionLost, process_->name() + " hung up"), failures);
+            break;
+        }
+        const auto frame = decode(received.packet.span());
+        if (!frame)
+            broken(frame.status(), failures);
+        else
+            onFrame(*frame, std::move(received.descriptor), failures);
+    }
+    if (state_ == State::Up && unsent_.size() > kMaxUnsent)
+        broken(Status(Code::ProtocolError, process_->name() + " does not read its host socket"), failures);
+    if (moved && state_ == State::Up) reconsider();
+    return moved;
+}
+
+void RemotePath::onProcessEnded(std::vector<Failure>& failures) {
+    if (state_ == State::Up) broken(Status(Code::ConnectionLost, process_->name() + " has ended"), failures);
+}
+
+void RemotePath::say(const Frame& frame) {
+    const Packet packet = encode(frame);
+    // A connection that broke is noticed when it is read.
+    if (unsent_.empty() && sendPacket(socket_.get(), packet) != Io::Again) return;
+    if (unsent_.empty()) links_.change(link_, socket_.get(), EPOLLIN | EPOLLOUT);
+    unsent_.push_back(packet);
+}
+
+void RemotePath::flush() {
+    if (unsent_.empty()) return;
+    while (!unsent_.empty()) {
+        if (sendPacket(socket_.get(), unsent_.front()) == Io::Again) return;
+        unsent_.pop_front();
+    }
+    links_.change(link_, socket_.get(), EPOLLIN);
+}
+
+void RemotePath::hangUp() {
+    // Closing tells the owner that nothing is used any more, so first nothing is.
+    grants_.clear();
+    asks_.clear();
+    ask_limit_ = 1;
+    unsent_.clear();
+    if (process_) links_.remove(process_->fd());
+    process_.reset();
+    // For the owner it ends even when a child made by fork has the descriptor too.
+    if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
+    socket_.reset();
+    greeting_.reset();
+    state_ = State::Down;
+    deadline_ = kForever;
+}
+
+/// The peer cannot be reached, or is lost: all work fails, and the next starts anew.
+void RemotePath::broken(const Status& cause, std::vector<Failure>& failures, bool retryable) {
+    // To the tracker these say "have a look at the peer"; of the others Timeout would mean the task's own deadline.
+    const bool keeps = cause.code() == Code::ConnectionLost || cause.code() == Code::StaleIncarnation ||
+                       cause.code() == Code::ProtocolError;
+    const Status status = keeps ? cause : Status(Code::ConnectionRefused, cause.message());
+    hangUp();
+    drop(status.withContext(nic_ + " to '" + peer_->name + "'"), retryable, failures);
+}
+
+void RemotePath::drop(const Status& cause, bool retryable, std::vector<Failure>& failures) {
+    for (auto* jobs : {&jobs_, &waiting_}) {
+        for (const Job& job : *jobs) {
+            retire(job.request);
+            failures.push_back({job.request, cause, retryable, true});
+        }
+        jobs->clear();
+    }
+}
+
+// --- grants ------------------------------------------------------------------------------------------------------
+
+void RemotePath::onFrame(const Frame& frame, UniqueFd descriptor, std::vector<Failure>& failures) {
+    if (const auto* grant = std::get_if<Grant>(&frame)) return onGrant(*grant, std::move(descriptor), failures);
+    const auto* refused = std::get_if<GrantRefused>(&frame);
+    const auto* revoke = std::get_if<Revoke>(&frame);
+    if (descriptor || (refused == nullptr && revoke == nullptr))
+        return broken(Status(Code::ProtocolError, process_->name() + " sent a frame that has no place here"), failures);
+    if (refused != nullptr) return onRefused(*refused, failures);
+    // No copy is under way here, and the next one looks for its grant first.
+    grants_.remove(revoke->region);
+    say(RevokeAck{revoke->region});
+}
+
+void RemotePath::onGrant(const Grant& grant, UniqueFd descriptor, std::vector<Failure>& failures) {
+    const auto ask = asks_.find(grant.id);
+    if (ask == asks_.end() || ask->second - grant.base >= grant.length)
+        return broken(Status(Code::ProtocolError, process_->name() + " granted what was not asked for"), failures);
+    const auto asker =
+        std::find_if(waiting_.begin(), waiting_.end(), [&](const Job& job) { return job.asked == grant.id; });
+    if (asker != waiting_.end() && asker->request.opcode == Opcode::Write && !grant.writable)
+        return broken(Status(Code::ProtocolError, process_->name() + " granted less than was asked for"), failures);
+    const auto added = grants_.add(grant, std::move(descriptor));
+    if (!added) return broken(added.status(), failures);
+    asks_.erase(ask);
+    if (asker != waiting_.end()) asker->asked = 0;
+    ask_limit_ = *added ? std::min(2 * ask_limit_, kMaxAsks) : std::max<std::size_t>(ask_limit_ / 2, 1);
+}
+
+void RemotePath::onRefused(const GrantRefused& refused, std::vector<Failure>& failures) {
+    if (asks_.erase(refused.id) == 0)
+        return broken(Status(Code::ProtocolError, process_->name() + " refused what was not asked for"), failures);
+    const auto job =
+        std::find_if(waiting_.begin(), waiting_.end(), [&](const Job& each) { return each.asked == refused.id; });
+    if (job == waiting_.end()) return;  // It was dropped meanwhile.
+    retire(job->request);
+    failures.push_back(failure(job->request, Status(refused.code, refused.text), false));
+    waiting_.erase(job);
+}
+
+void RemotePath::askFor(Job& job, std::uint64_t addr) {
+    if (job.asked != 0 || asks_.size() >= ask_limit_) return;
+    job.asked = next_ask_++;
+    asks_.emplace(job.asked, addr);
+    say(GrantRequest{job.asked, addr, job.request.remote + job.request.length - addr,
+                     job.request.opcode == Opcode::Write});
+}
+
+/// True when everything that is left of a job may be copied now; otherwise `missing` is the first address that may not.
+bool RemotePath::isGranted(Job& job, std::uint64_t& missing) {
+    const ByteRange left{job.request.remote + job.done, job.request.length - job.done};
+    const bool write = job.request.opcode == Opcode::Write;
+    const GrantCache::Entry* const entry = job.granted ? grants_.find(left.addr) : nullptr;
+    if (entry != nullptr && (entry->writable || !write)) return true;
+    missing = left.addr;
+    // A range that wraps is the owner's to refuse.
+    job.granted = !left.wraps() && grants_.covers(left, write, missing);
+    return job.granted;
+}
+
+bool RemotePath::prepareFront() {
+    std::uint64_t missing = 0;
+    if (isGranted(jobs_.front(), missing)) return true;
+    waiting_.push_back(jobs_.front());
+    jobs_.pop_front();
+    askFor(waiting_.back(), missing);
+    return false;
+}
+
+void RemotePath::reconsider() {
+    const auto granted = std::stable_partition(waiting_.begin(), waiting_.end(), [this](Job& job) {
+        std::uint64_t missing = 0;
+        if (job.asked != 0) return true;
+        if (isGranted(job, missing)) return false;
+        askFor(job, missing);
+        return true;
+    });
+    jobs_.insert(jobs_.end(), granted, waiting_.end());
+    waiting_.erase(granted, waiting_.end());
+}
+
+// --- work --------------------------------------------------------------------------------------------------------
+
+void RemotePath::push(const WorkRequest& request) {
+    bytes_ += request.length;
+    requests_ += 1;
+    jobs_.push_back(Job{request, 0, false, 0});
+}
+
+void RemotePath::retire(const WorkRequest& request) {
+    bytes_ -= request.length;
+    requests_ -= 1;
+}
+
+Failure RemotePath::failure(const WorkRequest& request, const Status& cause, bool retryable) const {
+    return {request, cause.withContext(nic_ + " to '" + peer_->name + "'"), retryable, true};
+}
+
+std::uint64_t RemotePath::run(std::uint64_t budget, TimePoint now, Copier& copier, Sweep& sweep) {
+    if (state_ == State::Down && hasWork()) dial(now, sweep.failed);
+    std::uint64_t used = 0;
+    while (state_ == State::Up && !jobs_.empty() && used < budget) {
+        used += kRequestCost;
+        if (!prepareFront()) continue;
+        const Job& job = jobs_.front();
+        const GrantCache::Entry& grant = *grants_.find(job.request.remote + job.done);
+        const std::uint64_t left = used < budget ? budget - used : 1;
+        used += grant.data != nullptr ? runMapped(grant, left, copier, sweep) : runVm(left, sweep);
+    }
+    return used;
+}
+
+/// Copies the next piece of the first job, which lies in `grant`.
+std::uint64_t RemotePath::runMapped(const GrantCache::Entry& grant, std::uint64_t budget, Copier& copier,
+                                    Sweep& sweep) {
+    Job& job = jobs_.front();
+    const WorkRequest& request = job.request;
+    const std::uint64_t offset = request.remote + job.done - grant.range.addr;
+    const std::uint64_t piece =
+        std::min({request.length - job.done, grant.range.length - offset, std::max(budget, kNeverCut)});
+    std::byte* const remote = grant.data + offset;
+    std::byte* const local = request.local + job.done;
+    if (request.opcode == Opcode::Read)
+        copier.copy(local, remote, piece);
+    else
+        copier.copy(remote, local, piece);
+    job.done += piece;
+    if (job.done == request.length) {
+        sweep.complete(request.cookie, request.length);
+        retire(request);
+        jobs_.pop_front();
+    }
+    return piece;
+}
+
+}  // namespace troupe::host

@@ -1,0 +1,113 @@
+// Memory of the engine's own, and what it says about the ways that bytes took.
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+
+#include "tests/support/engine_pair.h"
+
+namespace troupe::test {
+namespace {
+
+std::size_t entriesOf(const char* directory) {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
+    return count;
+}
+
+TEST(Allocation, IsZeroedRegisteredAndUsable) {
+    const auto engine = startEngine();
+    constexpr std::size_t kBytes = 100'000;
+    const auto memory = engine->allocateLocalMemory(kBytes, "cpu:0");
+    ASSERT_TRUE(memory) << memory.status().toString();
+    auto* const data = static_cast<std::byte*>(*memory);
+    EXPECT_TRUE(std::all_of(data, data + kBytes, [](std::byte b) { return b == std::byte{0}; }));
+    const auto desc = engine->getSegmentDescByID(kLocalSegmentID);
+    ASSERT_EQ((*desc)->buffers.size(), 1u);
+    EXPECT_EQ((*desc)->buffers[0].length, kBytes);
+    EXPECT_EQ((*desc)->buffers[0].location, "cpu:0");
+    std::memset(data, 1, 1000);
+    expectCompleted(runBatch(*engine, {makeRequest(Opcode::Write, kLocalSegmentID, data,
+                                                   reinterpret_cast<std::uint64_t>(data) + 50'000, 1000)}),
+                    1000);
+    EXPECT_EQ(data[50'999], std::byte{1});
+    EXPECT_TRUE(engine->freeLocalMemory(data));
+    expectCode(engine->freeLocalMemory(data), Code::AddressNotRegistered);
+    EXPECT_TRUE(engine->getSegmentDescByID(kLocalSegmentID).value()->buffers.empty());
+}
+
+TEST(Allocation, RefusesWhatCannotBe) {
+    const auto engine = startEngine();
+    expectCode(engine->allocateLocalMemory(0), Code::InvalidArgument);
+    expectCode(engine->allocateLocalMemory(SIZE_MAX), Code::InvalidArgument);
+    expectCode(engine->freeLocalMemory(nullptr), Code::AddressNotRegistered);
+    const auto huge = engine->allocateLocalMemory(1u << 20, "*", true, true);
+    if (huge) {
+        // This machine has huge pages.
+        EXPECT_TRUE(engine->freeLocalMemory(*huge));
+        return;
+    }
+    expectCode(huge, Code::ResourceExhausted);
+    EXPECT_THAT(huge.status().message(), testing::HasSubstr("vm.nr_hugepages"));
+}
+
+TEST(Allocation, MayBeUnregisteredFirst) {
+    const auto engine = startEngine();
+    const auto memory = engine->allocateLocalMemory(4096);
+    ASSERT_TRUE(memory);
+    EXPECT_TRUE(engine->unregisterLocalMemory(*memory));
+    static_cast<std::byte*>(*memory)[0] = std::byte{1};
+    EXPECT_TRUE(engine->freeLocalMemory(*memory));
+}
+
+TEST(Allocation, LeavesNeitherDescriptorNorFileBehind) {
+    const auto engine = startEngine();
+    const std::size_t descriptors = entriesOf("/proc/self/fd");
+    const std::size_t files = entriesOf("/dev/shm");
+    for (int i = 0; i < 200; ++i) {
+        const auto memory = engine->allocateLocalMemory(1u << 16);
+        ASSERT_TRUE(memory);
+        EXPECT_TRUE(engine->freeLocalMemory(*memory));
+    }
+    EXPECT_EQ(entriesOf("/proc/self/fd"), descriptors);
+    EXPECT_EQ(entriesOf("/dev/shm"), files);
+}
+
+TEST(Allocation, IsNotInAChildMadeByFork) {
+    const auto engine = startEngine();
+    const auto memory = engine->allocateLocalMemory(4096);
+    ASSERT_TRUE(memory);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        // msync(2) of what is not mapped is ENOMEM, without a signal.
+        std::_Exit(::msync(*memory, 4096, MS_ASYNC) != 0 && errno == ENOMEM ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(Explain, NamesTheTransportOfASegmentAndTheNicsOfATask) {
+    EnginePair pair;
+    const auto route = pair.a->explainSegment(pair.segment);
+    ASSERT_TRUE(route);
+    EXPECT_EQ(route->transport, "tcp");
+    EXPECT_EQ(route->nics, std::vector<std::string>{"tcp0"});
+    ASSERT_EQ(route->refused.size(), 1u);
+    EXPECT_EQ(route->refused[0].transport, "host");
+    EXPECT_THAT(route->toString(), testing::StartsWith("tcp by tcp0; not host: "));
+    BatchHolder batch(*pair.a, 2);
+    ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, 4096), pair.request(Opcode::Write, 0, 0, 0)}));
+    batch.wait();
+    EXPECT_EQ(pair.a->explain(batch.id(), 0)->nics, std::vector<std::string>{"tcp0"});
+    EXPECT_TRUE(pair.a->explain(batch.id(), 1)->nics.empty()) << "no byte, no Nic";
+    expectCode(pair.a->explain(batch.id(), 2), Code::InvalidArgument);
+    expectCode(pair.a->explain(12345, 0), Code::StaleHandle);
+    ASSERT_TRUE(pair.a->closeSegment(pair.segment));
+    expectCode(pair.a->explainSegment(pair.segment), Code::StaleHandle);
+}
+
+}  // namespace
+}  // namespace troupe::test

@@ -1,0 +1,451 @@
+// Engines in two processes of one host: what goes by the host transport, and what happens when one of them stops, dies,
+// comes back, or may not.
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "apps/support/child_process.h"
+#include "base/endpoint.h"
+#include "host_backend/probe.h"
+#include "tests/support/engine_pair.h"
+#include "tests/support/test_reactor.h"
+
+namespace troupe::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr std::size_t kBytes = 8u << 20;
+constexpr const char* kUser = "uid=12345";
+
+/// A host_peer; killed with the test.
+class HostPeer {
+  public:
+    explicit HostPeer(bool mapped, std::vector<std::string> limits = {}, std::uint16_t port = 0) {
+        std::vector<std::string> arguments = {TROUPE_HOST_PEER, std::to_string(kBytes), mapped ? "mapped" : "vm",
+                                              std::to_string(port)};
+        arguments.insert(arguments.end(), limits.begin(), limits.end());
+        auto child = apps::ChildProcess::start(arguments);
+        EXPECT_TRUE(child) << child.status().toString();
+        if (!child) return;
+        child_.emplace(std::move(*child));
+        std::string incarnation;
+        std::istringstream(answer()) >> segment_ >> address_ >> incarnation;
+        const auto parsed = Incarnation::parse(incarnation);
+        EXPECT_TRUE(parsed);
+        if (parsed) incarnation_ = *parsed;
+    }
+
+    const std::string& segment() const { return segment_; }
+    std::uint64_t address(std::size_t offset = 0) const { return address_ + offset; }
+    const Incarnation& incarnation() const { return incarnation_; }
+    std::uint16_t port() const { return Endpoint::parse(segment_)->port; }
+    pid_t pid() const { return child_->pid(); }
+
+    void tell(const std::string& command) { EXPECT_TRUE(child_->writeLine(command)); }
+    std::string answer() {
+        const auto line = child_->readLine(kPatience);
+        EXPECT_TRUE(line) << line.status().toString();
+        return line ? *line : std::string();
+    }
+    std::string ask(const std::string& command) {
+        tell(command);
+        return answer();
+    }
+    std::string transfer(const char* verb, std::uint64_t addr, std::size_t length) {
+        return ask(std::string(verb) + " " + std::to_string(addr) + " " + std::to_string(length));
+    }
+
+    void proceed() { child_->signal(SIGCONT); }
+    /// Returns when it stands still: the signal alone is only on its way.
+    void stop() {
+        child_->signal(SIGSTOP);
+        const auto limit = Clock::now() + kPatience;
+        while (!allThreadsStopped() && Clock::now() < limit) std::this_thread::yield();
+    }
+    void kill() {
+        child_->signal(SIGKILL);
+        EXPECT_EQ(*child_->wait(kPatience), 128 + SIGKILL);
+    }
+
+  private:
+    bool allThreadsStopped() const {
+        const std::string tasks = "/proc/" + std::to_string(child_->pid()) + "/task";
+        for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+            std::ifstream file(task.path() / "stat");
+            std::string line;
+            std::getline(file, line);
+            // The state follows the name, which is in parentheses.
+            const auto end = line.rfind(") ");
+            if (end == std::string::npos || line[end + 2] != 'T') return false;
+        }
+        return true;
+    }
+
+    std::optional<apps::ChildProcess> child_;
+    std::string segment_;
+    std::uint64_t address_ = 0;
+    Incarnation incarnation_;
+};
+
+EngineSetup hostSetup() {
+    EngineSetup setup;
+    setup.config.host_peers = true;
+    setup.config.host_probe_timeout = std::chrono::milliseconds(kPatience);
+    return setup;
+}
+
+/// This process and another; the parameter says whether their memory is mapped or copied by process_vm.
+class HostProcess : public testing::TestWithParam<bool> {
+  protected:
+    HostProcess() : HostProcess(hostSetup()) {}
+    explicit HostProcess(const EngineSetup& setup) : engine_(startEngine(setup)) {
+        if (mapped()) {
+            const auto memory = engine_->allocateLocalMemory(kBytes);
+            EXPECT_TRUE(memory) << memory.status().toString();
+            if (memory) data_ = static_cast<std::byte*>(*memory);
+        } else {
+            data_ = plain_.data();
+            EXPECT_TRUE(engine_->registerLocalMemory(data_, kBytes));
+        }
+    }
+
+    bool mapped() const { return GetParam(); }
+    void begin(std::uint16_t port = 0) {
+        peer_.reset();
+        peer_.emplace(mapped(), std::vector<std::string>(), port);
+    }
+    void open() {
+        const auto segment = engine_->openSegment(peer_->segment());
+        EXPECT_TRUE(segment) << segment.status().toString();
+        if (segment) segment_ = *segment;
+    }
+    TransferRequest request(Opcode opcode, std::size_t offset, std::uint64_t remote, std::size_t length) {
+        return makeRequest(opcode, segment_, data_ + offset, remote, length);
+    }
+    TransferStatus run(Opcode opcode, std::size_t offset, std::size_t length) {
+        return runBatch(*engine_, {request(opcode, offset, peer_->address(offset), length)});
+    }
+    std::uint64_t own(std::size_t offset = 0) const { return reinterpret_cast<std::uint64_t>(data_) + offset; }
+    Status release() { return mapped() ? engine_->freeLocalMemory(data_) : engine_->unregisterLocalMemory(data_); }
+    bool holdsOnly(std::byte value) const {
+        return std::all_of(data_, data_ + kBytes, [value](std::byte b) { return b == value; });
+    }
+
+    Buffer plain_{kBytes};
+    std::unique_ptr<TransferEngine> engine_;
+    std::byte* data_ = nullptr;
+    std::optional<HostPeer> peer_;
+    SegmentID segment_ = kInvalidSegmentID;
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, HostProcess, testing::Bool(),
+                         [](const auto& kind) { return kind.param ? "Mapped" : "Vm"; });
+
+TEST_P(HostProcess, BytesGoBothWaysWithoutAWire) {
+    begin();
+    open();
+    const auto route = engine_->explainSegment(segment_);
+    ASSERT_TRUE(route);
+    EXPECT_EQ(route->transport, "host") << route->toString();
+    std::memset(data_, 0x11, kBytes);
+    expectCompleted(run(Opcode::Write, 0, kBytes), kBytes);
+    EXPECT_EQ(peer_->ask("check 17"), "OK");
+    EXPECT_EQ(peer_->ask("fill 34"), "OK");
+    BatchHolder batch(*engine_, 1);
+    ASSERT_TRUE(batch.submit({request(Opcode::Read, 0, peer_->address(), kBytes)}));
+    expectCompleted(batch.wait(), kBytes);
+    EXPECT_TRUE(holdsOnly(std::byte{34}));
+    const auto carried = engine_->explain(batch.id(), 0);
+    ASSERT_TRUE(carried);
+    EXPECT_THAT(carried->toString(), StartsWith("host by host0"));
+    // And when the other one asks.
+    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
+    EXPECT_THAT(peer_->ask("explain"), StartsWith("host by host0"));
+    EXPECT_EQ(peer_->ask("fill 51"), "OK");
+    EXPECT_EQ(peer_->transfer("write", own(), kBytes), "COMPLETED");
+    EXPECT_TRUE(holdsOnly(std::byte{51}));
+}
+
+TEST_P(HostProcess, ScatteredPagesArriveWhereTheyBelong) {
+    begin();
+    open();
+    constexpr std::size_t kPage = 4096;
+    std::vector<std::size_t> slots(kBytes / kPage);
+    for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = i;
+    std::shuffle(slots.begin(), slots.end(), std::mt19937(3));
+    std::vector<TransferRequest> there;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        std::memset(data_ + i * kPage, static_cast<int>(i % 251), kPage);
+        there.push_back(request(Opcode::Write, i * kPage, peer_->address(slots[i] * kPage), kPage));
+    }
+    expectCompleted(runBatch(*engine_, there), kBytes);
+    std::memset(data_, 0, kBytes);
+    expectCompleted(run(Opcode::Read, 0, kBytes), kBytes);
+    for (std::size_t i = 0; i < slots.size(); ++i)
+        for (const std::size_t at : {std::size_t{0}, kPage - 1})
+            ASSERT_EQ(data_[slots[i] * kPage + at], static_cast<std::byte>(i % 251));
+}
+
+TEST_P(HostProcess, WhatIsNotRegisteredOrNotAccessibleIsRefusedAsByTcp) {
+    begin();
+    open();
+    expectFailed(runBatch(*engine_, {request(Opcode::Write, 0, peer_->address(kBytes - 8), 16)}),
+                 Code::AddressNotRegistered);
+    expectFailed(runBatch(*engine_, {request(Opcode::Read, 0, UINT64_MAX - 8, 16)}), Code::InvalidArgument);
+    Buffer secret(4096);
+    ASSERT_TRUE(engine_->registerLocalMemory(secret.data(), secret.size(), "*", false));
+    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
+    EXPECT_THAT(peer_->transfer("read", secret.address(), 16), StartsWith("FAILED AccessDenied"));
+}
+
+TEST_P(HostProcess, AfterUnregisterNoByteOfAPeerArrives) {
+    begin();
+    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
+    EXPECT_EQ(peer_->ask("fill 1"), "OK");
+    EXPECT_EQ(peer_->ask("loop " + std::to_string(own()) + " " + std::to_string(kBytes)), "OK");
+    const auto limit = Clock::now() + kPatience;
+    while (*static_cast<volatile std::byte*>(data_ + kBytes - 1) != std::byte{1} && Clock::now() < limit)
+        std::this_thread::yield();
+    const Status unregistered = engine_->unregisterLocalMemory(data_);
+    ASSERT_TRUE(unregistered) << unregistered.toString();
+    ASSERT_EQ(::mprotect(data_, kBytes, PROT_READ), 0);
+    const std::vector<std::byte> before(data_, data_ + kBytes);
+    EXPECT_THAT(peer_->ask("ended"), StartsWith("FAILED AddressNotRegistered"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(std::memcmp(before.data(), data_, kBytes), 0);
+    ASSERT_EQ(::mprotect(data_, kBytes, PROT_READ | PROT_WRITE), 0);
+    if (!mapped()) return;
+    EXPECT_TRUE(engine_->freeLocalMemory(data_));
+}
+
+TEST_P(HostProcess, AnOwnerKilledInMidCopyEndsTheTask) {
+    for (int round = 0; round < 5; ++round) {
+        begin();
+        open();
+        std::vector<TransferRequest> requests(64, request(Opcode::Write, 0, peer_->address(), kBytes));
+        BatchHolder batch(*engine_, requests.size());
+        ASSERT_TRUE(batch.submit(requests));
+        std::this_thread::sleep_for(std::chrono::milliseconds(round));
+        peer_->kill();
+        const auto status = batch.wait();
+        EXPECT_TRUE(isTerminal(status.s));
+        EXPECT_TRUE(status.quiesced);
+        // The rest of 512 MiB cannot have been done already, unless the machine stood still.
+        if (status.s != TransferStatusEnum::COMPLETED) {
+            EXPECT_THAT(status.error.code(),
+                        testing::AnyOf(Code::ConnectionLost, Code::ConnectionRefused, Code::PeerDown));
+        }
+        ASSERT_TRUE(engine_->closeSegment(segment_));
+    }
+}
+
+TEST_P(HostProcess, AnInitiatorKilledInMidCopyHoldsNothing) {
+    begin();
+    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
+    EXPECT_EQ(peer_->ask("loop " + std::to_string(own()) + " " + std::to_string(kBytes)), "OK");
+    peer_->kill();
+    const Status released = release();
+    EXPECT_TRUE(released) << released.toString();
+}
+
+TEST_P(HostProcess, ARestartedOwnerIsUsedAgain) {
+    begin();
+    open();
+    std::memset(data_, 1, kBytes);
+    expectCompleted(run(Opcode::Write, 0, kBytes), kBytes);
+    const auto port = peer_->port();
+    peer_->kill();
+    begin(port);
+    std::memset(data_, 2, kBytes);
+    const auto limit = Clock::now() + kPatience;
+    TransferStatus status;
+    do {
+        // Until it has installed its transports it may not be reached at all.
+        BatchHolder batch(*engine_, 1);
+        if (batch.submit({request(Opcode::Write, 0, peer_->address(), kBytes)})) status = batch.wait();
+    } while (status.s != TransferStatusEnum::COMPLETED && Clock::now() < limit);
+    expectCompleted(status, kBytes);
+    EXPECT_EQ(peer_->ask("check 2"), "OK");
+    const auto route = engine_->explainSegment(segment_);
+    ASSERT_TRUE(route);
+    EXPECT_EQ(route->transport, "host") << route->toString();
+}
+
+TEST_P(HostProcess, AStoppedOwnersMemoryIsReachedAllTheSame) {
+    begin();
+    open();
+    expectCompleted(run(Opcode::Write, 0, 4096), 4096);
+    peer_->stop();
+    std::memset(data_, 7, kBytes);
+    expectCompleted(run(Opcode::Write, 0, kBytes), kBytes);
+    peer_->proceed();
+    EXPECT_EQ(peer_->ask("check 7"), "OK");
+}
+
+EngineSetup impatientSetup() {
+    EngineSetup setup = hostSetup();
+    setup.config.unregister_timeout = std::chrono::milliseconds(200);
+    return setup;
+}
+
+class StoppedGrantee : public HostProcess {
+  protected:
+    StoppedGrantee() : HostProcess(impatientSetup()) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, StoppedGrantee, testing::Bool(),
+                         [](const auto& kind) { return kind.param ? "Mapped" : "Vm"; });
+
+TEST_P(StoppedGrantee, KeepsTheRegionInQuarantineAndIsNamed) {
+    begin();
+    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
+    EXPECT_EQ(peer_->transfer("write", own(), 4096), "COMPLETED");
+    peer_->stop();
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        const Status held = release();
+        EXPECT_EQ(held.code(), Code::BatchBusy);
+        EXPECT_THAT(held.message(), HasSubstr("process " + std::to_string(peer_->pid())));
+        EXPECT_THAT(held.message(), HasSubstr(ByteRange{own(), kBytes}.toString()));
+    }
+    EXPECT_EQ(engine_->registerLocalMemory(data_, 4096).code(), Code::AddressOverlapped) << "the range stays claimed";
+    peer_->proceed();
+    Status released;
+    const auto limit = Clock::now() + kPatience;
+    do {
+        released = release();
+    } while (!released && Clock::now() < limit);
+    EXPECT_TRUE(released) << released.toString();
+    EXPECT_THAT(peer_->transfer("write", own(), 4096), StartsWith("FAILED AddressNotRegistered"));
+}
+
+TEST_P(StoppedGrantee, IsProvenGoneOnceItIsKilled) {
+    begin();
+    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
+    EXPECT_EQ(peer_->transfer("write", own(), 4096), "COMPLETED");
+    peer_->stop();
+    EXPECT_EQ(release().code(), Code::BatchBusy);
+    peer_->kill();
+    const Status released = release();
+    EXPECT_TRUE(released) << released.toString();
+}
+
+TEST_P(StoppedGrantee, DoesNotKeepTheEngineFromEnding) {
+    begin();
+    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
+    EXPECT_EQ(peer_->transfer("write", own(), 4096), "COMPLETED");
+    peer_->stop();
+    EXPECT_TRUE(engine_->freeEngine());
+    peer_->kill();
+}
+
+// --- when it is not possible ---------------------------------------------------------------------------------------
+
+/// What a peer with `limits` says of its way to this process, after it copied by it.
+std::string routeOf(const std::vector<std::string>& limits) {
+    Buffer memory(4096);
+    const auto engine = startEngine(hostSetup());
+    EXPECT_TRUE(engine->registerLocalMemory(memory.data(), memory.size()));
+    HostPeer peer(false, limits);
+    EXPECT_EQ(peer.ask("open " + engine->localSegmentName()), "OK");
+    EXPECT_EQ(peer.ask("fill 5"), "OK");
+    EXPECT_EQ(peer.transfer("write", memory.address(), memory.size()), "COMPLETED");
+    EXPECT_TRUE(memory.holdsOnly(std::byte{5}, 0, memory.size()));
+    return peer.ask("explain");
+}
+
+class HostFallback : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (::geteuid() != 0) GTEST_SKIP() << "another user, namespace or filter takes root";
+    }
+};
+
+TEST_F(HostFallback, AnotherUserGoesByTcp) {
+    const std::string route = routeOf({kUser});
+    EXPECT_THAT(route, StartsWith("tcp by tcp0; not host: "));
+    EXPECT_THAT(route, HasSubstr("user 12345 may not use the memory of user 0"));
+}
+
+TEST_F(HostFallback, AForbiddenSystemCallGoesByTcp) {
+    const std::string route = routeOf({"novmwrite"});
+    EXPECT_THAT(route, StartsWith("tcp by tcp0; not host: process_vm_writev: Operation not permitted"));
+}
+
+TEST_F(HostFallback, AProcessThatMayNotBeLookedIntoGoesByTcp) {
+    // Two processes of one user who is not root, one of which is not dumpable: a ptrace check that fails.
+    HostPeer owner(false, {kUser, "undumpable"});
+    HostPeer initiator(false, {kUser});
+    EXPECT_EQ(initiator.ask("open " + owner.segment()), "OK");
+    EXPECT_EQ(initiator.ask("fill 6"), "OK");
+    EXPECT_EQ(initiator.transfer("write", owner.address(), kBytes), "COMPLETED");
+    EXPECT_EQ(owner.ask("check 6"), "OK");
+    const std::string route = initiator.ask("explain");
+    EXPECT_THAT(route, StartsWith("tcp by tcp0; not host: process_vm_readv of process "));
+    EXPECT_THAT(route, HasSubstr("Operation not permitted"));
+    // The other way round nothing stands in the way.
+    EXPECT_EQ(owner.ask("open " + initiator.segment()), "OK");
+    EXPECT_EQ(owner.transfer("read", initiator.address(), kBytes), "COMPLETED");
+    EXPECT_THAT(owner.ask("explain"), StartsWith("host by host0"));
+}
+
+TEST_F(HostFallback, AnotherPidNamespaceGoesByTcp) {
+    // It cannot see this process, so it could not tell when it is gone, nor could it copy.
+    const std::string route = routeOf({"newpid"});
+    EXPECT_THAT(route, StartsWith("tcp by tcp0; not host: "));
+    EXPECT_THAT(route, HasSubstr("pid namespace"));
+}
+
+TEST_F(HostFallback, AnotherNetworkNamespaceHasNoSocketOfOurs) {
+    HostPeer peer(false, {"newnet"});
+    TestReactor reactor;
+    std::optional<Status> outcome;
+    host::Probe probe(reactor,
+                      {"troupe/" + peer.incarnation().toString(), Incarnation::random(), peer.incarnation(), ""},
+                      kPatience, [&](const Status& status) { outcome = status; });
+    probe.start();
+    ASSERT_TRUE(reactor.runUntil([&] { return outcome.has_value(); }, kPatience));
+    EXPECT_EQ(outcome->code(), Code::ConnectionRefused);
+    EXPECT_THAT(outcome->message(), HasSubstr("another network namespace"));
+}
+
+TEST(HostRoute, ALargeCopyUsesEveryLoop) {
+    EngineSetup setup = hostSetup();
+    setup.config.data_loops = 2;
+    const auto engine = startEngine(setup);
+    Buffer memory(kBytes);
+    ASSERT_TRUE(engine->registerLocalMemory(memory.data(), memory.size()));
+    HostPeer peer(true);
+    const auto segment = engine->openSegment(peer.segment());
+    ASSERT_TRUE(segment);
+    memory.fill(std::byte{9});
+    BatchHolder batch(*engine, 1);
+    ASSERT_TRUE(batch.submit({makeRequest(Opcode::Write, *segment, memory.data(), peer.address(), kBytes)}));
+    expectCompleted(batch.wait(), kBytes);
+    EXPECT_EQ(peer.ask("check 9"), "OK");
+    EXPECT_THAT(engine->explain(batch.id(), 0)->nics, testing::ElementsAre("host0", "host1"));
+}
+
+TEST(HostRoute, OneThatServesNoOtherProcessIsReachedByTcp) {
+    const auto engine = startEngine(hostSetup());
+    const auto other = startEngine();  // Its host.peers is off.
+    const auto segment = engine->openSegment(other->localSegmentName());
+    ASSERT_TRUE(segment);
+    const auto route = engine->explainSegment(*segment);
+    ASSERT_TRUE(route);
+    EXPECT_EQ(route->transport, "tcp");
+    EXPECT_THAT(route->toString(), HasSubstr("serves no other process"));
+    expectCode(engine->explainSegment(12345), Code::StaleHandle);
+    EXPECT_THAT(engine->explainSegment(kLocalSegmentID)->toString(), StartsWith("host by host0"));
+}
+
+}  // namespace
+}  // namespace troupe::test
