@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "actors/hosted_actor.h"
-#include "actors/resolver.h"
+#include "base/resolver.h"
 #include "base/config.h"
 #include "base/endpoint.h"
 #include "control/control_channel.h"

@@ -115,8 +115,9 @@ void Supervisor::install(const InstallTransport& request) {
     }
     transports_.push_back(std::move(entry));
     tellDirectory();
-    // The directory has told the trackers when it answers this.
-    send(directory_, PublishLocal{request.reply});
+    // The directory has told the trackers when it answers this. That the store is away is no failure to install: the
+    // record is written when it is back.
+    send(directory_, PublishLocal{[reply = request.reply](const Status&) { reply(Status::ok()); }});
 }
 
 void Supervisor::uninstall(const UninstallTransport& request) {

@@ -71,7 +71,7 @@ bool isWanted(const Row& row, const std::vector<std::string>& names) {
 
 std::vector<Row> allRows() {
     std::vector<Row> rows;
-    for (auto family : {engineRows, tcpRows, hostRows}) {
+    for (auto family : {engineRows, tcpRows, hostRows, redisRows}) {
         for (auto& row : family()) rows.push_back(std::move(row));
     }
     return rows;

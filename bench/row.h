@@ -89,5 +89,6 @@ std::vector<Outcome> measureRow(const Row& row, const Settings& settings, std::s
 std::vector<Row> engineRows();
 std::vector<Row> tcpRows();
 std::vector<Row> hostRows();
+std::vector<Row> redisRows();
 
 }  // namespace troupe::bench
