@@ -80,7 +80,11 @@ void LocalPublisher::finish(const Status& status) {
         last_problem_ = Code::Ok;
     }
     running_ = false;
-    for (const Reply& reply : std::exchange(served_, {})) reply(status);
+    auto told = std::exchange(served_, {});
+    // Who came meanwhile would wait as long to hear the same. What they changed is still wanted, and goes out later.
+    if (!status)
+        for (Reply& reply : std::exchange(waiting_, {})) told.push_back(std::move(reply));
+    for (const Reply& reply : told) reply(status);
     publishWhenDue();
 }
 
@@ -114,10 +118,10 @@ void LocalPublisher::judge(const Status& refusal, const Incarnation& holder, Inc
                            const std::string& why) {
     if (verdict != IncarnationProbe::Verdict::Gone) {
         const bool alive = verdict == IncarnationProbe::Verdict::Alive;
-        return finish(Status(Code::AlreadyExists,
-                             refusal.message() + (alive ? ", and " + why
-                                                        : ", which cannot be proven dead (" + why +
-                                                              "); if it is, its lease ends by itself")));
+        return finish(
+            Status(Code::AlreadyExists, refusal.message() + (alive ? ", and " + why
+                                                                   : ", which cannot be proven dead (" + why +
+                                                                         "); if it is, its lease ends by itself")));
     }
     log_->info("segment {}: taking the name over from incarnation {}: {}", name_, holder.toString(), why);
     store_.evict(name_, holder, [this](const Status& status) {

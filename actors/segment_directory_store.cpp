@@ -43,6 +43,9 @@ void SegmentDirectory::resolved(Entry& entry, const Result<SegmentDesc>& desc) {
     Status bad = desc.status();
     if (desc && desc->control.host.empty())
         bad = Status(Code::Unsupported, "segment '" + entry.name + "' is published by an engine that is not Troupe");
+    // A peer that is up can be asked itself, whatever became of its record or the store.
+    if (!bad && entry.peer && entry.monitor && entry.state == PeerState::Up)
+        return send(entry.monitor, FetchDescriptor{});
     if (!bad) {
         answer(entry.opening, bad);
         answer(entry.syncing, bad);

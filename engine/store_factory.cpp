@@ -13,8 +13,8 @@ Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& metadata_con
     if (!RedisUri::isRedis(metadata_conn))
         return {Code::InvalidArgument,
                 "unknown metadata connection '" + withoutCredentials(metadata_conn) +
-                    "'; known are p2p (or P2PHANDSHAKE), redis://host:port, redis+unix:///path and "
-                    "redis+sentinel://host:port,host:port/name"};
+                    "'; known are p2p (or P2PHANDSHAKE), redis://host:port, redis+unix:///path, "
+                    "redis+sentinel://host:port,host:port/name, and inproc:// within a program that has such a store"};
     auto uri = RedisUri::parse(metadata_conn);
     if (!uri) return uri.status();
     if (const Status added = addConfiguredPassword(*uri, settings); !added) return added;

@@ -23,7 +23,9 @@ class FakeServer {
     using Answer = std::function<std::string(std::string& received)>;
 
     FakeServer(TestReactor& reactor, Answer answer)
-        : reactor_(reactor), answer_(std::move(answer)), listener_(std::move(listenOn(*SocketAddress::fromNumeric("127.0.0.1", 0)).value())) {
+        : reactor_(reactor),
+          answer_(std::move(answer)),
+          listener_(std::move(listenOn(*SocketAddress::fromNumeric("127.0.0.1", 0)).value())) {
         reactor_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
     }
     ~FakeServer() {

@@ -39,8 +39,8 @@ TEST_F(RedisHostile, AGreetingThatIsNoRedisIsAProtocolError) {
 
 TEST_F(RedisHostile, EveryKindOfWrongReplyToAResolveIsAnError) {
     EXPECT_EQ(resolveAnswered("$-1\r\n").code(), Code::NotFound);
-    for (const char* reply : {":5\r\n", "+OK\r\n", "*0\r\n", "*2\r\n:1\r\n:2\r\n", "*-1\r\n", "$2\r\n{}\r\n", "$0\r\n\r\n",
-                              "$9\r\n{\"name\":1\r\n"}) {
+    for (const char* reply : {":5\r\n", "+OK\r\n", "*0\r\n", "*2\r\n:1\r\n:2\r\n", "*-1\r\n", "$2\r\n{}\r\n",
+                              "$0\r\n\r\n", "$9\r\n{\"name\":1\r\n"}) {
         const Status status = resolveAnswered(reply);
         EXPECT_EQ(status.code(), std::string(reply) == "*-1\r\n" ? Code::NotFound : Code::ProtocolError)
             << reply << ": " << status.toString();
@@ -60,13 +60,14 @@ TEST_F(RedisHostile, WrongRepliesToAPublishAreErrorsAndItGoesOnTrying) {
     for (const char* reply : {"$4\r\nrubb\r\n", "+OK\r\n", "*0\r\n", "$-1\r\n", ":0\r\n"}) {
         std::size_t asked = 0;
         FakeServer server(reactor_, FakeServer::greeting([&](const auto&) {
-            ++asked;
-            return asked < 3 ? std::string(reply) : std::string(":1\r\n");
-        }));
+                              ++asked;
+                              return asked < 3 ? std::string(reply) : std::string(":1\r\n");
+                          }));
         const auto store = makeStore(server.uri());
         const Status status = publish(*store, makeSegment("x", Incarnation::random()));
         // A string is the head of a holder's record.
-        EXPECT_EQ(status.code(), reply[0] == '$' && reply[1] == '4' ? Code::AlreadyExists : Code::ProtocolError) << reply;
+        EXPECT_EQ(status.code(), reply[0] == '$' && reply[1] == '4' ? Code::AlreadyExists : Code::ProtocolError)
+            << reply;
         if (status.code() == Code::AlreadyExists) continue;
         EXPECT_TRUE(runUntil([&] { return asked == 3; })) << reply;
     }
@@ -87,8 +88,7 @@ TEST_F(RedisHostile, AReplyThatNobodyAskedForEndsTheConnectionAndAnotherIsMade) 
 TEST_F(RedisHostile, AnEndlessReplyIsCutAtTheBound) {
     settings_.max_descriptor_bytes = 64u << 10;
     const std::string much(1u << 20, 'x');
-    FakeServer server(reactor_,
-                      FakeServer::greeting([](const auto&) { return std::string("$1000000000\r\n"); }));
+    FakeServer server(reactor_, FakeServer::greeting([](const auto&) { return std::string("$1000000000\r\n"); }));
     const auto store = makeStore(server.uri());
     std::optional<Status> answer;
     store->resolve("x", std::chrono::hours(1), [&](const Result<SegmentDesc>& desc) { answer = desc.status(); });
@@ -143,20 +143,21 @@ TEST_F(RedisHostile, MessagesThatAreNoChangesAreIgnored) {
     const auto message = [](const std::string& text) {
         return "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$" + std::to_string(text.size()) + "\r\n" + text + "\r\n";
     };
-    FakeServer server(reactor_, FakeServer::greeting([](const auto& command) {
-        return std::string(command[0] == "SUBSCRIBE" ? "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n" : "$-1\r\n");
-    }));
+    FakeServer server(
+        reactor_, FakeServer::greeting([](const auto& command) {
+            return std::string(command[0] == "SUBSCRIBE" ? "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n" : "$-1\r\n");
+        }));
     const auto store = makeStore(server.uri());
     watch(*store);
     ASSERT_TRUE(heard("?"));
     const std::string id = Incarnation::random().toString();
-    for (const std::string& text :
-         {std::string("{}"), std::string("rubbish"), std::string("[[[[[[[[["),
-          R"({"kind":"other","name":"x","incarnation":")" + id + R"(","version":1})",
-          R"({"kind":"published","name":"","incarnation":")" + id + R"(","version":1})",
-          std::string(R"({"kind":"published","name":"x","incarnation":"zz","version":1})"),
-          R"({"kind":"published","name":"x","incarnation":")" + id + R"(","version":-1})",
-          R"({"kind":"published","name":")" + std::string(2000, 'x') + R"(","incarnation":")" + id + R"(","version":1})"})
+    for (const std::string& text : {std::string("{}"), std::string("rubbish"), std::string("[[[[[[[[["),
+                                    R"({"kind":"other","name":"x","incarnation":")" + id + R"(","version":1})",
+                                    R"({"kind":"published","name":"","incarnation":")" + id + R"(","version":1})",
+                                    std::string(R"({"kind":"published","name":"x","incarnation":"zz","version":1})"),
+                                    R"({"kind":"published","name":"x","incarnation":")" + id + R"(","version":-1})",
+                                    R"({"kind":"published","name":")" + std::string(2000, 'x') +
+                                        R"(","incarnation":")" + id + R"(","version":1})"})
         server.say(message(text));
     server.say("*3\r\n$7\r\nmessage\r\n:1\r\n:2\r\n");
     server.say(message(R"({"kind":"published","name":"good","incarnation":")" + id + R"(","version":7,"more":[1]})"));
@@ -166,9 +167,10 @@ TEST_F(RedisHostile, MessagesThatAreNoChangesAreIgnored) {
 
 TEST_F(RedisHostile, ASubscriptionThatIsRefusedIsTriedAgain) {
     std::size_t asked = 0;
-    FakeServer server(reactor_, FakeServer::greeting([&](const auto&) {
-        return std::string(++asked < 3 ? "-NOPERM no channel\r\n" : "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
-    }));
+    FakeServer server(
+        reactor_, FakeServer::greeting([&](const auto&) {
+            return std::string(++asked < 3 ? "-NOPERM no channel\r\n" : "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+        }));
     const auto store = makeStore(server.uri());
     watch(*store);
     EXPECT_TRUE(heard("?"));
@@ -194,9 +196,10 @@ TEST_F(RedisHostile, WhatWaitsForTheServerIsBounded) {
 }
 
 TEST_F(RedisHostile, AStoreMayEndWithinItsOwnCallbacks) {
-    FakeServer server(reactor_, FakeServer::greeting([](const auto& command) {
-        return std::string(command[0] == "SUBSCRIBE" ? "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n" : "$-1\r\n");
-    }));
+    FakeServer server(
+        reactor_, FakeServer::greeting([](const auto& command) {
+            return std::string(command[0] == "SUBSCRIBE" ? "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n" : "$-1\r\n");
+        }));
     auto store = makeStore(server.uri());
     bool called = false;
     for (int i = 0; i < 3; ++i)

@@ -15,7 +15,7 @@ struct Trouble {
     std::string name;
     std::function<void()> begin;
     std::function<void()> end;
-    std::vector<Code> causes;             ///< Of opening a name that nobody has; one of them.
+    std::vector<Code> causes;                           ///< Of opening a name that nobody has; one of them.
     Duration length = std::chrono::milliseconds(1500);  ///< At least.
 };
 

@@ -12,7 +12,10 @@ TEST_F(RedisOutageLong, StoppedForTwentySecondsWithTheDefaultSettings) {
     config.transfer_timeout = std::chrono::milliseconds(kPatience);
     RedisPair pair(server.uri(), config);
     endure(pair,
-           {"SIGSTOP for 20 s", [&] { server.stop(); }, [&] { server.proceed(); }, {Code::Timeout},
+           {"SIGSTOP for 20 s",
+            [&] { server.stop(); },
+            [&] { server.proceed(); },
+            {Code::Timeout},
             std::chrono::seconds(20)},
            [&]() -> const RedisServer& { return server; });
 }

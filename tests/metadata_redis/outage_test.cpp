@@ -15,7 +15,8 @@ using testing::HasSubstr;
 TEST_F(RedisOutage, KilledAndRestartedEmpty) {
     RedisServer server;
     RedisPair pair(server.uri());
-    endure(pair, {"killed, restarted empty", [&] { server.kill(); }, [&] { server.start(); }, {Code::ConnectionRefused}},
+    endure(pair,
+           {"killed, restarted empty", [&] { server.kill(); }, [&] { server.start(); }, {Code::ConnectionRefused}},
            [&]() -> const RedisServer& { return server; });
 }
 
@@ -27,7 +28,8 @@ TEST_F(RedisOutage, RestartedWithAPassword) {
     // One that was not told the password.
     const auto other = startRedisEngine(server.uri(), "other");
     endure(pair,
-           {"restarted with a password", [&] { server.kill(); },
+           {"restarted with a password",
+            [&] { server.kill(); },
             [&] {
                 server.options().arguments = {"--requirepass", "hunter2"};
                 server.options().password = "hunter2";
@@ -67,7 +69,9 @@ TEST_F(RedisOutage, MadeAReadOnlyReplica) {
                     return server.command({"INFO", "replication"}).find("master_link_status:up") != std::string::npos;
                 }));
             },
-            [&] { server.command({"REPLICAOF", "NO", "ONE"}); },
+            [&] {
+                server.command({"REPLICAOF", "NO", "ONE"});
+            },
             {Code::NotFound, Code::PeerDown, Code::ConnectionLost}},
            [&]() -> const RedisServer& { return server; });
 }
@@ -108,7 +112,9 @@ TEST_F(RedisOutage, FilledToMaxmemory) {
                 EXPECT_EQ(full.code(), Code::ResourceExhausted);
                 EXPECT_THAT(full.message(), HasSubstr("maxmemory"));
             },
-            [&] { server.command({"CONFIG", "SET", "maxmemory", "0"}); },
+            [&] {
+                server.command({"CONFIG", "SET", "maxmemory", "0"});
+            },
             // Reading is possible.
             {Code::NotFound}},
            [&]() -> const RedisServer& { return server; });
@@ -231,10 +237,11 @@ TEST_F(RedisOutage, FailedOverBySentinel) {
                replicas.find("master-link-status ok") != std::string::npos;
     }));
     // The first sentinel of the list is not there.
-    RedisPair pair("redis+sentinel://127.0.0.1:" + std::to_string(freePort()) + ",127.0.0.1:" +
-                   std::to_string(sentinel.port()) + "/main");
+    RedisPair pair("redis+sentinel://127.0.0.1:" + std::to_string(freePort()) +
+                   ",127.0.0.1:" + std::to_string(sentinel.port()) + "/main");
     endure(pair,
-           {"failed over by Sentinel", [&] { first.kill(); },
+           {"failed over by Sentinel",
+            [&] { first.kill(); },
             [&] {
                 ASSERT_TRUE(eventually([&] {
                     return sentinel.ask("SENTINEL get-master-addr-by-name main").find(std::to_string(second.port())) !=
@@ -247,8 +254,8 @@ TEST_F(RedisOutage, FailedOverBySentinel) {
             500ms},
            [&]() -> const RedisServer& { return second; });
     const auto unknown = makeRedisEngine();
-    const Status status = unknown->init(
-        "redis+sentinel://127.0.0.1:" + std::to_string(sentinel.port()) + "/other", "x", "127.0.0.1");
+    const Status status =
+        unknown->init("redis+sentinel://127.0.0.1:" + std::to_string(sentinel.port()) + "/other", "x", "127.0.0.1");
     EXPECT_EQ(status.code(), Code::NotFound);
     EXPECT_THAT(status.message(), HasSubstr("no master 'other'"));
 }

@@ -27,8 +27,8 @@ Result<std::vector<RedisReply>> readAll(RedisReplyReader& reader, std::string_vi
 
 TEST(RedisReplyReader, ReadsEveryType) {
     RedisReplyReader reader(kSmall);
-    const auto replies = readAll(reader, "+OK\r\n-ERR no\r\n:-7\r\n$3\r\na\0b\r\n$-1\r\n*-1\r\n*2\r\n:1\r\n*1\r\n$0\r\n\r\n"
-                                         + std::string());
+    const auto replies = readAll(
+        reader, "+OK\r\n-ERR no\r\n:-7\r\n$3\r\na\0b\r\n$-1\r\n*-1\r\n*2\r\n:1\r\n*1\r\n$0\r\n\r\n" + std::string());
     // The literal above ends at its NUL: what follows is fed on its own.
     ASSERT_TRUE(replies);
     ASSERT_EQ(replies->size(), 3u);
@@ -105,7 +105,8 @@ TEST(RedisReplyReader, NestingIsBounded) {
 TEST(RedisReplyReader, ALineWithoutEndIsRefusedBeforeItIsLookedThroughOftenly) {
     RedisReplyReader reader({8u << 20, 16, 32});
     Status last;
-    for (int i = 0; i < 64 && last.isOk(); ++i) last = readAll(reader, (i == 0 ? "+" : "") + std::string(4096, 'x')).status();
+    for (int i = 0; i < 64 && last.isOk(); ++i)
+        last = readAll(reader, (i == 0 ? "+" : "") + std::string(4096, 'x')).status();
     EXPECT_EQ(last.code(), Code::ProtocolError);
 }
 

@@ -95,10 +95,10 @@ TEST(RedisUri, ErrorsNameTheValue) {
 }
 
 TEST(RedisUri, ErrorsNeverHoldThePassword) {
-    for (const char* text : {"redis://user:hunter2@h/x", "redis://:hunter2@", "redis://hunter2@h",
-                             "redis://u:hunter2%zz@h", "redis://u:hun/ter2@h", "redit://u:hunter2@h",
-                             "redis+sentinel://u:hunter2@a,,b/n", "redis+unix://u:hunter2@x/sock",
-                             "redis://u:hunter2@h:1:2:3"}) {
+    for (const char* text :
+         {"redis://user:hunter2@h/x", "redis://:hunter2@", "redis://hunter2@h", "redis://u:hunter2%zz@h",
+          "redis://u:hun/ter2@h", "redit://u:hunter2@h", "redis+sentinel://u:hunter2@a,,b/n",
+          "redis+unix://u:hunter2@x/sock", "redis://u:hunter2@h:1:2:3"}) {
         EXPECT_THAT(refusal(text), AllOf(Not(HasSubstr("hunter2")), Not(HasSubstr("ter2")), HasSubstr("***"))) << text;
     }
     const auto uri = RedisUri::parse("redis://user:hunter2@h:1");

@@ -80,8 +80,8 @@ class StoreTest : public testing::Test {
         return await<Result<RecordHead>>([&](auto done) { store.inspect(name, std::chrono::hours(1), done); }, never());
     }
     Result<std::vector<StoredSegment>> list(MetadataStore& store) {
-        return await<Result<std::vector<StoredSegment>>>(
-            [&](auto done) { store.list(std::chrono::seconds(30), done); }, never());
+        return await<Result<std::vector<StoredSegment>>>([&](auto done) { store.list(std::chrono::seconds(30), done); },
+                                                         never());
     }
     bool runUntil(const std::function<bool()>& done) { return reactor_.runUntil(done, std::chrono::seconds(60)); }
     void runFor(Duration span) {

@@ -173,6 +173,16 @@ TEST_F(RedisStoreTest, WhatCouldNotBePublishedIsPublishedWhenTheServerIsBack) {
     EXPECT_TRUE(runUntil([&] { return server_.command({"EXISTS", "mooncake/ram/a"}) == "1"; }));
 }
 
+TEST_F(RedisStoreTest, WritesThatAreRefusedForNowAreErrorsAndComeLater) {
+    server_.command({"CONFIG", "SET", "min-replicas-to-write", "1"});
+    const Status refused = publish(*one_, makeSegment("a", id_one_));
+    EXPECT_EQ(refused.code(), Code::PeerDown) << refused.toString();
+    EXPECT_THAT(refused.message(), HasSubstr("NOREPLICAS"));
+    EXPECT_EQ(resolve(*one_, "a").status().code(), Code::NotFound) << "reading goes on";
+    server_.command({"CONFIG", "SET", "min-replicas-to-write", "0"});
+    EXPECT_TRUE(runUntil([&] { return resolve(*two_, "a").isOk(); }));
+}
+
 TEST_F(RedisStoreTest, ANameLostDuringAnOutageIsComplainedAboutAndComesBack) {
     ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_), 600ms));
     server_.kill();
@@ -181,7 +191,8 @@ TEST_F(RedisStoreTest, ANameLostDuringAnOutageIsComplainedAboutAndComesBack) {
     const std::string theirs = encodeSegmentDesc(makeSegment("a", id_two_));
     // Whoever comes first after the restart has the name. The store may have been faster: then it is taken from it.
     server_.command({"SET", "mooncake/ram/a", theirs, "PX", "1500"});
-    EXPECT_TRUE(runUntil([&] { return logged_.str().find("held by incarnation " + id_two_.toString()) != std::string::npos; }));
+    EXPECT_TRUE(
+        runUntil([&] { return logged_.str().find("held by incarnation " + id_two_.toString()) != std::string::npos; }));
     EXPECT_EQ(server_.command({"GET", "mooncake/ram/a"}), theirs);
     EXPECT_TRUE(runUntil([&] { return resolve(*two_, "a")->incarnation == id_one_; })) << "its lease has ended";
 }
