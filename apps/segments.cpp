@@ -29,7 +29,7 @@ constexpr auto kListTimeout = std::chrono::seconds(30);
 constexpr auto kProbeTimeout = std::chrono::seconds(1);
 // With --watch: events come by themselves; a lease that ends without one is looked for this often, and when the next
 // ends, but no sooner than the shorter of the two.
-constexpr auto kLongestPause = std::chrono::seconds(10);
+constexpr auto kLongestPause = std::chrono::seconds(3);
 constexpr auto kShortestPause = std::chrono::milliseconds(200);
 
 struct SegmentsOptions {

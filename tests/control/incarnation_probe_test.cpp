@@ -29,7 +29,8 @@ class FakeOwner {
                 const auto hello = Hello::decode(frame);
                 ASSERT_TRUE(hello) << hello.status().toString();
                 const std::string answer = reply_(*hello);
-                if (!answer.empty()) EXPECT_TRUE(channel_->send(answer));
+                if (answer.empty()) return;
+                EXPECT_TRUE(channel_->send(answer));
             };
             handlers.onClosed = [](const Status&) {};
             channel_ = std::make_unique<ControlChannel>(

@@ -48,7 +48,7 @@ TEST_F(SegmentsCommand, ListsWhatIsThere) {
     EXPECT_EQ(list[2]["name"], "rack 1/a");
     const auto table = runTroupe({"segments", "--metadata", redis_.uri()});
     EXPECT_THAT(table.out,
-                AllOf(HasSubstr("incarnation"), HasSubstr("rack 1/a"), HasSubstr("3.0 MiB"), HasSubstr("unreadable")));
+                AllOf(HasSubstr("incarnation"), HasSubstr("rack 1/a"), HasSubstr("3 MiB"), HasSubstr("unreadable")));
     EXPECT_EQ(table.out.find('\x1b'), std::string::npos);
     const auto verified = runTroupe(
         {"verify", "rack 1/a", "--seconds", "0.5", "--json", "--metadata", redis_.uri(), "--name", "verifier"});
@@ -56,7 +56,8 @@ TEST_F(SegmentsCommand, ListsWhatIsThere) {
 }
 
 TEST_F(SegmentsCommand, WatchFollowsWhatHappens) {
-    TroupeProcess watch({"segments", "--json", "--watch", "--metadata", redis_.uri()});
+    TroupeProcess watch(
+        {"segments", "--json", "--watch", "--metadata", redis_.uri(), "--set", "redis.command_timeout=500ms"});
     const auto next = [&] {
         const auto line = watch.child().readLine(kPatience);
         EXPECT_TRUE(line) << line.status().toString() << watch.errors();
@@ -79,17 +80,21 @@ TEST_F(SegmentsCommand, WatchFollowsWhatHappens) {
     }
     {
         Server server("1MiB", named("a"));
-        const auto line = await("restarted");
-        EXPECT_EQ(line.value("event", ""), "restarted");
+        // Its predecessor's record is removed first, which the watch may see or not.
+        auto line = next();
+        while (line.value("event", "") == "changed" || line.value("event", "") == "gone") line = next();
+        EXPECT_THAT(line.value("event", ""), testing::AnyOf("restarted", "new"));
         EXPECT_NE(line.value("incarnation", first), first);
     }
     EXPECT_EQ(await("gone").value("event", ""), "gone");
-    redis_.restart();
+    redis_.kill();
+    EXPECT_TRUE(RedisServer::eventually([&] { return watch.errors().find("store is away") != std::string::npos; }));
+    redis_.start();
     Server server("1MiB", named("b"));
     EXPECT_EQ(await("new").value("name", ""), "b");
     watch.child().signal(SIGINT);
     EXPECT_EQ(*watch.child().wait(kPatience), 0);
-    EXPECT_THAT(watch.errors(), HasSubstr("store is"));
+    EXPECT_THAT(watch.errors(), HasSubstr("store is back"));
 }
 
 TEST_F(SegmentsCommand, PruneRemovesOnlyWhatIsProvenDead) {
@@ -100,17 +105,18 @@ TEST_F(SegmentsCommand, PruneRemovesOnlyWhatIsProvenDead) {
         static_cast<void>(dead.process().child().wait(kPatience));
     }
     // One that answers with another incarnation, one that is silent, one of another machine, one that is not ours.
-    const auto put = [&](const std::string& name, const std::string& boot, std::uint16_t port) {
+    const auto put = [&](const std::string& name, const std::string& boot, std::uint16_t port,
+                         const std::string& host = "127.0.0.1") {
         SegmentDesc desc;
         desc.name = name;
         desc.incarnation = Incarnation::random();
         desc.boot_id = boot;
-        desc.control = {"127.0.0.1", port};
+        desc.control = {host, port};
         redis_.command({"SET", "mooncake/ram/" + name, encodeSegmentDesc(desc)});
     };
     const auto live = decodeSegmentDesc(redis_.command({"GET", "mooncake/ram/alive"}));
     ASSERT_TRUE(live);
-    put("replaced", readBootId(), live->control.port);
+    put("replaced", readBootId(), live->control.port, live->control.host);
     const auto silent = listenOn(*SocketAddress::fromNumeric("127.0.0.1", 0));
     put("silent", readBootId(), SocketAddress::local(silent->get())->port());
     put("elsewhere", "another boot", test::freePort());
@@ -120,7 +126,8 @@ TEST_F(SegmentsCommand, PruneRemovesOnlyWhatIsProvenDead) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const auto names = [&](const char* list) {
         std::vector<std::string> found;
-        for (const auto& each : outcome.json()[list]) {
+        const auto answer = outcome.json();
+        for (const auto& each : answer.value(list, nlohmann::json::array())) {
             found.push_back(each.value("name", ""));
             EXPECT_NE(each.value("why", ""), "");
         }
