@@ -121,8 +121,15 @@ TEST(RedisRestart, AClientGoesOnWithTheSuccessorOfADeadServer) {
     std::optional<PeerProcess> peer(std::in_place, server.uri(), "server");
     const auto segment = client->openSegment("server");
     ASSERT_TRUE(segment) << segment.status().toString();
+    // Refused while the successor has not installed its transport, and failed while it is not known.
     const auto write = [&] {
-        return runBatch(*client, {makeRequest(Opcode::Write, *segment, local.data(), peer->address(), local.size())});
+        BatchHolder batch(*client, 1);
+        const Status submitted =
+            batch.submit({makeRequest(Opcode::Write, *segment, local.data(), peer->address(), local.size())});
+        if (submitted) return batch.wait();
+        TransferStatus refused;
+        refused.error = submitted;
+        return refused;
     };
     expectCompleted(write(), local.size());
     for (int round = 0; round < 3; ++round) {

@@ -99,7 +99,9 @@ TEST_F(RedisHostile, AnEndlessReplyIsCutAtTheBound) {
         said += 60'000;
         return answer.has_value();
     }));
-    EXPECT_EQ(answer->code(), Code::CapacityExceeded) << answer->toString();
+    // Of this connection, or of a later one that was told the same in the middle.
+    EXPECT_TRUE(answer->code() == Code::CapacityExceeded || answer->code() == Code::ProtocolError)
+        << answer->toString();
     EXPECT_LT(said, 64u << 20);
 }
 
