@@ -113,7 +113,8 @@ constexpr std::string_view kSecretShown = "(set)";
 ConfigKey textKey(std::string name, std::string Config::*field, std::size_t low, std::size_t high, bool secret,
                   std::string description) {
     auto set = [=](Config& config, std::string_view text) -> Status {
-        const bool control = std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+        const bool control =
+            std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
         if (text.size() < low || text.size() > high || control)
             return {Code::InvalidArgument, (secret ? "the value" : "'" + std::string(text.substr(0, 64)) + "'") +
                                                " is not " + std::to_string(low) + " to " + std::to_string(high) +

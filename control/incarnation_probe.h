@@ -31,8 +31,8 @@ class IncarnationProbe {
     struct Question {
         Endpoint control;
         Incarnation incarnation;
-        std::string boot_id;    ///< Of the machine it lived on; empty: not known.
-        Incarnation asking;     ///< Who asks, for the Hello.
+        std::string boot_id;  ///< Of the machine it lived on; empty: not known.
+        Incarnation asking;   ///< Who asks, for the Hello.
         Duration timeout{};
     };
 

@@ -82,8 +82,7 @@ void InprocDirectory::Client::look() {
     const Listing now = directory->listing(reactor.now());
     std::vector<SegmentEvent> events;
     for (const auto& [name, entry] : seen)
-        if (now.entries.count(name) == 0)
-            events.push_back({SegmentEvent::Kind::Withdrawn, name, 0, entry.incarnation});
+        if (now.entries.count(name) == 0) events.push_back({SegmentEvent::Kind::Withdrawn, name, 0, entry.incarnation});
     for (const auto& [name, entry] : now.entries) {
         const auto known = seen.find(name);
         if (known == seen.end() || !(known->second == entry))

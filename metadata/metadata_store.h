@@ -62,7 +62,8 @@ class MetadataStore {
     virtual void resolve(const std::string& name, Duration timeout, ResolveCallback done) = 0;
     /// As resolve, but only whose record it is: cheap however many regions it has.
     virtual void inspect(const std::string& name, Duration timeout, InspectCallback done) = 0;
-    /// Removes the record of `name` if `holder` has it; it must be proven dead. NotFound: it is not the holder (any more).
+    /// Removes the record of `name` if `holder` has it; it must be proven dead. NotFound: it is not the holder (any
+    /// more).
     virtual void evict(const std::string& name, const Incarnation& holder, DoneCallback done) = 0;
     /// All records, sorted by name.
     virtual void list(Duration timeout, ListCallback done) = 0;

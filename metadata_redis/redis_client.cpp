@@ -71,7 +71,8 @@ void RedisClient::send(const std::vector<std::string>& arguments, TimePoint dead
                               if (!alive) return;
                               const TimePoint now = reactor_.now();
                               const bool lost = !reply && reply.status().code() != Code::CapacityExceeded;
-                              // The connection broke; all commands here may be asked twice, so there is time for another.
+                              // The connection broke; all commands here may be asked twice, so there is time for
+                              // another.
                               if (lost && now < deadline) return run(arguments, deadline - now, done);
                               answer(std::move(reply), done);
                           });

@@ -10,8 +10,8 @@
 
 namespace troupe {
 
-/// What the parts of a store hold of it. A callback of the store's user may end the store; it then lives on, ended, until
-/// that callback has returned.
+/// What the parts of a store hold of it. A callback of the store's user may end the store; it then lives on, ended,
+/// until that callback has returned.
 struct RedisLife {
     bool ended = false;
 

@@ -20,10 +20,10 @@ struct RedisConnectionOptions {
     std::string user;    ///< Empty: only the password is sent.
     std::string password;
     unsigned database = 0;
-    bool greets = true;                ///< AUTH, SELECT and PING before it is ready; a sentinel needs none of them.
-    Duration connect_timeout{};        ///< Until it is ready.
-    Duration command_timeout{};        ///< Silence, while an answer is due, that ends the connection.
-    Duration keepalive_interval{};     ///< Quiet time after which a PING asks whether anybody is there.
+    bool greets = true;             ///< AUTH, SELECT and PING before it is ready; a sentinel needs none of them.
+    Duration connect_timeout{};     ///< Until it is ready.
+    Duration command_timeout{};     ///< Silence, while an answer is due, that ends the connection.
+    Duration keepalive_interval{};  ///< Quiet time after which a PING asks whether anybody is there.
     RedisReplyReader::Limits replies;
     std::size_t max_queued_bytes = 1u << 20;  ///< Of commands that the socket has not taken.
     std::size_t max_commands = 1u << 16;      ///< That wait for their answer.
@@ -58,9 +58,9 @@ class RedisConnection {
     RedisConnection(const RedisConnection&) = delete;
     RedisConnection& operator=(const RedisConnection&) = delete;
 
-    /// Sends one command, once it is ready; arguments may hold any bytes. `done` is called once: with the reply, which may be an error
-    /// of the server; Timeout at `deadline` (the connection lives on, a late reply is dropped); CapacityExceeded when
-    /// too much waits; or the status that the connection ends with.
+    /// Sends one command, once it is ready; arguments may hold any bytes. `done` is called once: with the reply, which
+    /// may be an error of the server; Timeout at `deadline` (the connection lives on, a late reply is dropped);
+    /// CapacityExceeded when too much waits; or the status that the connection ends with.
     void command(const std::vector<std::string_view>& arguments, TimePoint deadline, ReplyCallback done);
 
     bool isReady() const;

@@ -64,8 +64,8 @@ Status redisErrorStatus(std::string_view error) {
 
 Status wrongReply(const RedisReply& reply, std::string_view due) {
     if (reply.type == RedisReply::Type::Error) return redisErrorStatus(reply.text);
-    return {Code::ProtocolError, "the server answered with " + describe(reply) + " where " + std::string(due) +
-                                     " was due; is this Redis?"};
+    return {Code::ProtocolError,
+            "the server answered with " + describe(reply) + " where " + std::string(due) + " was due; is this Redis?"};
 }
 
 bool isReadOnlyError(const RedisReply& reply) {

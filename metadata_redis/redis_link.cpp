@@ -92,12 +92,12 @@ void RedisLink::attempt() {
 
 void RedisLink::connectByName(const Endpoint& host) {
     resolver_->resolve(host.host, reactor_.now() + settings_.redis_connect_timeout,
-                      [this, host](const Result<std::string>& numeric) {
-                          if (!numeric) return failed(numeric.status().withContext("redis " + host.toString()));
-                          const auto address = SocketAddress::fromNumeric(*numeric, host.port);
-                          if (!address) return failed(address.status());
-                          connectTo(*address, address->toString());
-                      });
+                       [this, host](const Result<std::string>& numeric) {
+                           if (!numeric) return failed(numeric.status().withContext("redis " + host.toString()));
+                           const auto address = SocketAddress::fromNumeric(*numeric, host.port);
+                           if (!address) return failed(address.status());
+                           connectTo(*address, address->toString());
+                       });
 }
 
 void RedisLink::connectTo(const SocketAddress& address, const std::string& name) {
@@ -142,10 +142,10 @@ void RedisLink::onReady() {
 void RedisLink::askSentinel() {
     const Endpoint sentinel = uri_.hosts[next_sentinel_ % uri_.hosts.size()];
     resolver_->resolve(sentinel.host, reactor_.now() + settings_.redis_connect_timeout,
-                      [this, sentinel](const Result<std::string>& numeric) {
-                          if (!numeric) return sentinelFailed(numeric.status());
-                          askSentinelAt(*numeric, sentinel);
-                      });
+                       [this, sentinel](const Result<std::string>& numeric) {
+                           if (!numeric) return sentinelFailed(numeric.status());
+                           askSentinelAt(*numeric, sentinel);
+                       });
 }
 
 void RedisLink::askSentinelAt(const std::string& numeric, const Endpoint& sentinel) {
@@ -163,17 +163,16 @@ void RedisLink::askSentinelAt(const std::string& numeric, const Endpoint& sentin
 }
 
 void RedisLink::ask(bool authenticated) {
-    sentinel_->command({"SENTINEL", "get-master-addr-by-name", uri_.master_name},
-                       reactor_.now() + settings_.redis_connect_timeout,
-                       [this, authenticated](const Result<RedisReply>& answer) {
-                           onSentinelAnswer(answer, authenticated);
-                       });
+    sentinel_->command(
+        {"SENTINEL", "get-master-addr-by-name", uri_.master_name}, reactor_.now() + settings_.redis_connect_timeout,
+        [this, authenticated](const Result<RedisReply>& answer) { onSentinelAnswer(answer, authenticated); });
 }
 
 void RedisLink::onSentinelAnswer(const Result<RedisReply>& answer, bool authenticated) {
     // With the connection's end comes onClosed too, which looks further; here only what it answered, or a time-out.
     if (!answer) {
-        if (answer.status().code() == Code::Timeout && sentinel_ && sentinel_->isReady()) sentinelFailed(answer.status());
+        if (answer.status().code() == Code::Timeout && sentinel_ && sentinel_->isReady())
+            sentinelFailed(answer.status());
         return;
     }
     if (answer->type == RedisReply::Type::Error && answer->text.rfind("NOAUTH", 0) == 0 && !authenticated &&
@@ -194,9 +193,9 @@ void RedisLink::onSentinelAnswer(const Result<RedisReply>& answer, bool authenti
     const auto& parts = answer->elements;
     if (answer->type != RedisReply::Type::Array || parts.size() != 2 || !parts[0].isString() || !parts[1].isString())
         return sentinelFailed(wrongReply(*answer, "an address"));
-    const auto master = Endpoint::parse(parts[0].text.find(':') == std::string::npos
-                                            ? parts[0].text + ":" + parts[1].text
-                                            : "[" + parts[0].text + "]:" + parts[1].text);
+    const auto master =
+        Endpoint::parse(parts[0].text.find(':') == std::string::npos ? parts[0].text + ":" + parts[1].text
+                                                                     : "[" + parts[0].text + "]:" + parts[1].text);
     if (!master || master->port == 0)
         return sentinelFailed(Status(Code::ProtocolError, "the address it gave for the master is none"));
     sentinel_.reset();

@@ -88,19 +88,19 @@ void RedisPublisher::withdraw(const std::string& name, DoneCallback done) {
     // Without a connection the record stays until its lease ends.
     if (connection == nullptr) return later(client_.trouble(), std::move(done));
     const auto incarnation = Incarnation::parse(record.incarnation);
-    const std::string event = RedisRecords::encodeEvent(
-        {SegmentEvent::Kind::Withdrawn, name, 0, incarnation ? *incarnation : Incarnation{}});
+    const std::string event =
+        RedisRecords::encodeEvent({SegmentEvent::Kind::Withdrawn, name, 0, incarnation ? *incarnation : Incarnation{}});
     const std::string key = records_.key(name);
     const std::string channel = records_.channel();
-    connection->command({"EVAL", kRemoveScript, "1", key, record.incarnation, channel, event},
-                        reactor_.now() + settings_.redis_command_timeout,
-                        [life = life_, done = std::move(done)](const Result<RedisReply>& reply) {
-                            const auto alive = RedisLife::of(life);
-                            if (!alive) return;
-                            if (!reply) return done(reply.status());
-                            done(reply->type == RedisReply::Type::Integer ? Status::ok()
-                                                                          : wrongReply(*reply, "a number"));
-                        });
+    connection->command(
+        {"EVAL", kRemoveScript, "1", key, record.incarnation, channel, event},
+        reactor_.now() + settings_.redis_command_timeout,
+        [life = life_, done = std::move(done)](const Result<RedisReply>& reply) {
+            const auto alive = RedisLife::of(life);
+            if (!alive) return;
+            if (!reply) return done(reply.status());
+            done(reply->type == RedisReply::Type::Integer ? Status::ok() : wrongReply(*reply, "a number"));
+        });
 }
 
 void RedisPublisher::onUp() {
@@ -140,9 +140,9 @@ void RedisPublisher::write(const std::string& name, Record& record) {
     const std::string channel = records_.channel();
     const std::string ttl = milliseconds(record.ttl);
     // No deadline of its own: a large record may take long, and silence ends the connection.
-    client_.connection()->command({"EVAL", kPublishScript, "1", key, record.json, ttl, record.incarnation,
-                                   record.version, channel, record.event},
-                                  kForever, whileItLasts(name, record.serial, &RedisPublisher::written));
+    client_.connection()->command(
+        {"EVAL", kPublishScript, "1", key, record.json, ttl, record.incarnation, record.version, channel, record.event},
+        kForever, whileItLasts(name, record.serial, &RedisPublisher::written));
 }
 
 void RedisPublisher::renew(const std::string& name, Record& record) {
@@ -176,8 +176,7 @@ void RedisPublisher::written(const std::string& name, Record& record, const Resu
 void RedisPublisher::renewed(const std::string& name, Record& record, const Result<RedisReply>& reply) {
     if (reply && reply->type == RedisReply::Type::Integer) {
         record.failures = 0;
-        if (reply->integer == 1 && !record.problem.isOk())
-            log_->warn("the lease of segment {} is renewed again", name);
+        if (reply->integer == 1 && !record.problem.isOk()) log_->warn("the lease of segment {} is renewed again", name);
         record.problem = Status::ok();
         if (reply->integer != 1) {
             log_->info("segment {} is not in the store any more; publishing it again", name);
@@ -231,13 +230,12 @@ void RedisPublisher::failed(const std::string& name, Record& record, const Statu
 
 void RedisPublisher::workAt(const std::string& name, Record& record, Duration pause) {
     reactor_.cancelTimer(record.work_timer);
-    record.work_timer =
-        reactor_.runAt(saturatedAdd(reactor_.now(), pause), [this, name, serial = record.serial] {
-            Record* self = find(name, serial);
-            if (self == nullptr) return;
-            self->work_timer = 0;
-            work(name, *self);
-        });
+    record.work_timer = reactor_.runAt(saturatedAdd(reactor_.now(), pause), [this, name, serial = record.serial] {
+        Record* self = find(name, serial);
+        if (self == nullptr) return;
+        self->work_timer = 0;
+        work(name, *self);
+    });
 }
 
 // --- answers -----------------------------------------------------------------------------------------------------

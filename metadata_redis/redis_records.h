@@ -39,10 +39,11 @@ Status checkSegmentName(const std::string& name);
 // The scripts, each atomic in the server. KEYS[1] is the record. They look only at the head of a record, where
 // encodeSegmentDesc puts incarnation and version.
 
-/// ARGV: record, TTL in ms, incarnation, version, channel, event. Writes the record and tells the channel, if the name is
-/// free or ours. 1: done (or a later version of ours is there already); else the head of the holder's record.
+/// ARGV: record, TTL in ms, incarnation, version, channel, event. Writes the record and tells the channel, if the name
+/// is free or ours. 1: done (or a later version of ours is there already); else the head of the holder's record.
 extern const std::string_view kPublishScript;
-/// ARGV: TTL in ms, incarnation, version. 1: the lease is renewed; 0: the record is gone, or is not this version of ours.
+/// ARGV: TTL in ms, incarnation, version. 1: the lease is renewed; 0: the record is gone, or is not this version of
+/// ours.
 extern const std::string_view kRenewScript;
 /// ARGV: incarnation, channel, event. 1: removed and told; 0: that incarnation does not have it.
 extern const std::string_view kRemoveScript;

@@ -31,8 +31,8 @@ std::string describe(const RedisReply& reply);
 class RedisReplyReader {
   public:
     struct Limits {
-        std::size_t reply_bytes = 1u << 20;   ///< One reply with all its parts, as it travels.
-        std::size_t elements = 1u << 16;      ///< Of one array.
+        std::size_t reply_bytes = 1u << 20;     ///< One reply with all its parts, as it travels.
+        std::size_t elements = 1u << 16;        ///< Of one array.
         std::size_t total_elements = 1u << 17;  ///< Of a reply with all its arrays.
     };
 

@@ -74,16 +74,16 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
 
     void evict(const std::string& name, const Incarnation& holder, DoneCallback done) {
         const std::string event = RedisRecords::encodeEvent({SegmentEvent::Kind::Withdrawn, name, 0, holder});
-        client_->run({"EVAL", std::string(kRemoveScript), "1", records_.key(name), holder.toString(),
-                      records_.channel(), event},
-                     settings_.redis_command_timeout,
-                     [this, name, holder, done = std::move(done)](const Result<RedisReply>& reply) {
-                         if (!reply) return done(reply.status());
-                         if (reply->type != RedisReply::Type::Integer) return done(wrongReply(*reply, "a number"));
-                         if (reply->integer == 1) return done(Status::ok());
-                         done(Status(Code::NotFound, where(name) + ": incarnation " + holder.toString() +
-                                                         " does not hold it (any more)"));
-                     });
+        client_->run(
+            {"EVAL", std::string(kRemoveScript), "1", records_.key(name), holder.toString(), records_.channel(), event},
+            settings_.redis_command_timeout,
+            [this, name, holder, done = std::move(done)](const Result<RedisReply>& reply) {
+                if (!reply) return done(reply.status());
+                if (reply->type != RedisReply::Type::Integer) return done(wrongReply(*reply, "a number"));
+                if (reply->integer == 1) return done(Status::ok());
+                done(Status(Code::NotFound,
+                            where(name) + ": incarnation " + holder.toString() + " does not hold it (any more)"));
+            });
     }
 
     void list(Duration timeout, ListCallback done) {

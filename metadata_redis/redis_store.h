@@ -27,8 +27,8 @@ class RedisStore final : public MetadataStore {
 
     /// InvalidArgument when it is called twice. The connection is made with the first call of the others.
     Status start(Reactor& reactor) override;
-    /// Refused as lasting (AlreadyExists, or any other answer of the server) the first time: nothing is kept of it. What
-    /// could not be said because the server was away is said when it is back.
+    /// Refused as lasting (AlreadyExists, or any other answer of the server) the first time: nothing is kept of it.
+    /// What could not be said because the server was away is said when it is back.
     void publish(const SegmentDesc& desc, Duration ttl, DoneCallback done) override;
     void withdraw(const std::string& name, DoneCallback done) override;
     void resolve(const std::string& name, Duration timeout, ResolveCallback done) override;

@@ -26,7 +26,8 @@ void addCommonOptions(CLI::App& app, CommonOptions& options) {
 
 void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
     addCommonOptions(app, arguments.common);
-    app.add_option("--metadata", arguments.metadata, "Where segments are found by name: p2p (no server), or redis://host:port (docs/redis.md)")
+    app.add_option("--metadata", arguments.metadata,
+                   "Where segments are found by name: p2p (no server), or redis://host:port (docs/redis.md)")
         ->type_name("URI")
         ->capture_default_str();
     app.add_option("--name", arguments.name, "Name of the own segment (p2p: host, or host:port)");

@@ -31,8 +31,7 @@ Result<std::unique_ptr<StoreSession>> StoreSession::start(const std::string& met
     session->loop_ = std::make_unique<Loop>(*session->system_, Loop::Options{"troupe.ctl", {}, false, {}});
     if (const Status started = session->loop_->start(); !started) return started;
     session->store_ = std::move(store).value();
-    const Status started =
-        session->ask<Status>([&](auto answer) { answer(session->store_->start(*session->loop_)); });
+    const Status started = session->ask<Status>([&](auto answer) { answer(session->store_->start(*session->loop_)); });
     if (!started) return started;
     return session;
 }
@@ -50,7 +49,8 @@ template <class T, class Begin>
 T StoreSession::ask(Begin begin) {
     const auto promise = std::make_shared<std::promise<T>>();
     auto answer = promise->get_future();
-    loop_->post([begin = std::move(begin), promise] { begin([promise](T value) { promise->set_value(std::move(value)); }); });
+    loop_->post(
+        [begin = std::move(begin), promise] { begin([promise](T value) { promise->set_value(std::move(value)); }); });
     return answer.get();
 }
 

@@ -18,8 +18,8 @@ class actor_system_config;
 
 namespace troupe::apps {
 
-/// A metadata store without an engine, for a program that looks at segments and has none. One thread calls; it waits for
-/// the store, each time within a bound.
+/// A metadata store without an engine, for a program that looks at segments and has none. One thread calls; it waits
+/// for the store, each time within a bound.
 class StoreSession {
   public:
     /// InvalidArgument when the store's URI is none. Connects to nothing yet.

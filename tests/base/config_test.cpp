@@ -68,7 +68,8 @@ TEST(ConfigSchema, IsSortedAndComplete) {
         if (i > 0) {
             EXPECT_LT(schema[i - 1].name, key.name);
         }
-        EXPECT_THAT((std::vector<std::string>{"bytes", "time", "count", "bool", "text", "secret"}), testing::Contains(key.unit));
+        EXPECT_THAT((std::vector<std::string>{"bytes", "time", "count", "bool", "text", "secret"}),
+                    testing::Contains(key.unit));
         EXPECT_FALSE(key.range.empty()) << key.name;
         EXPECT_EQ(key.description.back(), '.') << key.name;
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <hiredis/hiredis.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,8 +16,6 @@
 #include <thread>
 #include <utility>
 #include <vector>
-
-#include <hiredis/hiredis.h>
 
 #include "apps/support/child_process.h"
 #include "base/clock.h"
@@ -121,7 +120,8 @@ class RedisServer {
         start();
     }
 
-    /// A command over a fresh connection, as a string: "OK", an integer's digits, a string, an error's text; "" for nil.
+    /// A command over a fresh connection, as a string: "OK", an integer's digits, a string, an error's text; "" for
+    /// nil.
     std::string command(const std::vector<std::string>& arguments) const {
         const auto reply = ask(arguments);
         return reply.value_or("(no connection)");
