@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "actors/hosted_actor.h"
-#include "actors/resolver.h"
 #include "base/config.h"
 #include "base/endpoint.h"
+#include "base/resolver.h"
 #include "control/control_channel.h"
 #include "control/control_messages.h"
 #include "messages/control_plane.h"

@@ -40,6 +40,7 @@ SegmentDirectory::SegmentDirectory(caf::actor_config& config, Loop& loop, Local 
 
 caf::behavior SegmentDirectory::make_behavior() {
     set_down_handler([this](const caf::down_msg& down) { monitorEnded(down); });
+    if (store_) beginWithStore();
     return {
         [this](const OpenSegment& request) { open(request); },
         [this](const CloseSegment& request) { close(request); },
@@ -56,10 +57,8 @@ caf::behavior SegmentDirectory::make_behavior() {
         [this](const TransportsChanged& change) { transportsChanged(change); },
         [this](const Shutdown& request) {
             for (auto& [index, entry] : entries_)
-                if (entry->monitor) send(entry->monitor, request);
-            // The name is free at once for a successor.
-            if (store_) store_->withdraw(local_.name, [](const Status&) {});
-            quit();
+                if (entry->monitor) send(std::exchange(entry->monitor, nullptr), request);
+            endPublishing();
         },
     };
 }
@@ -73,8 +72,9 @@ void SegmentDirectory::on_exit() {
         answer(entry->syncing, ended);
     }
     entries_.clear();
-    for (auto& reply : std::exchange(publish_waiters_, {})) reply(ended);
-    for (auto& reply : std::exchange(publish_running_, {})) reply(ended);
+    loop().cancelTimer(withdraw_timer_);
+    if (publisher_) publisher_->end(ended);
+    publisher_.reset();
     store_.reset();
     subscribers_.clear();
     data_plane_ = {};
@@ -138,29 +138,6 @@ void SegmentDirectory::begin(Entry& entry) {
         return removeUnused(index);
     }
     startMonitor(entry, *endpoint);
-}
-
-void SegmentDirectory::resolveInStore(Entry& entry) {
-    const std::uint32_t index = entry.index;
-    store_->resolve(entry.name, settings_.open_timeout, [this, index](Result<SegmentDesc> desc) {
-        Entry* self = find(index);
-        if (self == nullptr) return;
-        if (!desc) {
-            answer(self->opening, desc.status());
-            answer(self->syncing, desc.status());
-            return removeUnused(index);
-        }
-        // A record of another incarnation than the one we watch: the old one is gone.
-        if (self->monitor && self->expect != desc->incarnation) {
-            send(self->monitor, Shutdown{});
-            self->monitor = nullptr;
-        }
-        self->expect = desc->incarnation;
-        if (!self->monitor)
-            startMonitor(*self, desc->control);
-        else if (!self->opening.empty() || !self->syncing.empty())
-            send(self->monitor, FetchDescriptor{});
-    });
 }
 
 void SegmentDirectory::startMonitor(Entry& entry, const Endpoint& control) {
@@ -298,6 +275,9 @@ void SegmentDirectory::expire(Entry& entry) {
 void SegmentDirectory::described(const PeerDescribed& event) {
     Entry* entry = find(event.index);
     if (entry == nullptr) return;
+    // A monitor that was told to end, because the store named another incarnation, may still have said this.
+    if (!entry->expect.isNull() && event.desc->incarnation != entry->expect) return;
+    entry->looked_again = false;
     if (store_ && !event.name.empty() && event.name != entry->name) {
         // Two names, one endpoint: the record is of somebody else.
         const Status other(Code::StaleIncarnation,
@@ -335,6 +315,10 @@ void SegmentDirectory::nowOpen(Entry& entry) {
 void SegmentDirectory::troubled(const PeerTrouble& event) {
     Entry* entry = find(event.index);
     if (entry == nullptr) return;
+    // The record was that of its predecessor: look once more before anybody is told.
+    if (store_ && !entry->peer && event.cause.code() == Code::StaleIncarnation &&
+        !std::exchange(entry->looked_again, true))
+        return resolveInStore(*entry);
     answer(entry->opening, event.cause);
     answer(entry->syncing, event.cause);
     const bool went_down = event.state == PeerState::Down && entry->state != PeerState::Down;
@@ -344,7 +328,7 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
         announce(*entry, PeerState::Down, event.cause);
     }
     // The store may know its successor, now or after a while; with p2p the monitor finds it at the same endpoint.
-    if (event.state == PeerState::Down && entry->peer && store_) resolveInStore(*entry);
+    if (event.state == PeerState::Down && entry->peer && store_) look(*entry);
     removeUnused(event.index);
 }
 
@@ -543,30 +527,6 @@ void SegmentDirectory::describeLocal(const DescribeLocal& request) {
     if (request.known_version == desc.version) return request.reply(nullptr, desc.version);
     if (!local_json_) local_json_ = std::make_shared<const std::string>(encodeSegmentDesc(desc));
     request.reply(local_json_, desc.version);
-}
-
-/// Changes while a publish is running are gathered into the next one, so that N registrations in a row do not cost
-/// N descriptors of N regions.
-void SegmentDirectory::publishLocal(const PublishLocal& request) {
-    if (!store_) {
-        if (request.reply) request.reply(Status::ok());
-        return;
-    }
-    if (request.reply) publish_waiters_.push_back(request.reply);
-    publish_wanted_ = true;
-    if (!publishing_) startPublish();
-}
-
-void SegmentDirectory::startPublish() {
-    publishing_ = true;
-    publish_wanted_ = false;
-    publish_running_ = std::exchange(publish_waiters_, {});
-    store_->publish(localDesc(), settings_.lease_ttl, [this](Status status) {
-        if (!status) log_->warn("publishing segment {}: {}", local_.name, status.toString());
-        publishing_ = false;
-        for (auto& reply : std::exchange(publish_running_, {})) reply(status);
-        if (publish_wanted_) startPublish();
-    });
 }
 
 }  // namespace troupe

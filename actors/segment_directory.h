@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "actors/hosted_actor.h"
+#include "actors/local_publisher.h"
 #include "actors/route_search.h"
 #include "actors/segment_board.h"
 #include "base/config.h"
@@ -73,6 +75,9 @@ class SegmentDirectory final : public HostedActor {
         std::vector<Waiter> opening;
         std::vector<Waiter> syncing;
         Reactor::TimerId timer = 0;
+        bool looked_again = false;  ///< The store was asked once more after another incarnation answered.
+        bool looking = false;       ///< The store is being asked whose record it has.
+        TimePoint next_look{};      ///< Not before.
     };
 
     // Callers.
@@ -85,7 +90,6 @@ class SegmentDirectory final : public HostedActor {
     void begin(Entry& entry);
     void startMonitor(Entry& entry, const Endpoint& control);
     void monitorEnded(const caf::down_msg& down);
-    void resolveInStore(Entry& entry);
     void described(const PeerDescribed& event);
     void troubled(const PeerTrouble& event);
     void suspect(const SuspectPeer& event);
@@ -95,6 +99,17 @@ class SegmentDirectory final : public HostedActor {
     void removeUnused(std::uint32_t index);
     Entry* find(std::uint32_t index);
     Entry* findId(SegmentID id);
+
+    // The store: segment_directory_store.cpp.
+    void beginWithStore();
+    void resolveInStore(Entry& entry);
+    void resolved(Entry& entry, const Result<SegmentDesc>& desc);
+    void storeChanged(const SegmentEvent& event);
+    void look(Entry& entry);
+    void looked(Entry& entry, const RecordHead& head);
+    void lookAtAll();
+    void lookAtNext();
+    void endPublishing();
 
     // Routes.
     void transportsChanged(const TransportsChanged& change);
@@ -113,7 +128,6 @@ class SegmentDirectory final : public HostedActor {
     void routeLocal();
     void describeLocal(const DescribeLocal& request);
     void publishLocal(const PublishLocal& request);
-    void startPublish();
 
     const Local local_;
     std::unique_ptr<MetadataStore> store_;
@@ -134,10 +148,11 @@ class SegmentDirectory final : public HostedActor {
     bool transports_dirty_ = true;
     std::shared_ptr<const std::string> local_json_;  ///< Of local_desc_; null: not encoded yet.
 
-    bool publishing_ = false;
-    std::vector<std::function<void(Status)>> publish_waiters_;  ///< Of the publish that has not started.
-    std::vector<std::function<void(Status)>> publish_running_;  ///< Of the one that has.
-    bool publish_wanted_ = false;
+    std::unique_ptr<LocalPublisher> publisher_;  ///< With a store only.
+    std::deque<std::uint32_t> to_look_at_;       ///< Entries whose records may have changed unheard.
+    std::size_t looks_ = 0;                      ///< Of those, under way.
+    bool ending_ = false;
+    Reactor::TimerId withdraw_timer_ = 0;
 };
 
 }  // namespace troupe

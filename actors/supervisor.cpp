@@ -116,8 +116,7 @@ void Supervisor::install(const InstallTransport& request) {
     }
     transports_.push_back(std::move(entry));
     tellDirectory();
-    // The directory has told the trackers when it answers this.
-    send(directory_, PublishLocal{request.reply});
+    afterDirectory(request.reply);
 }
 
 void Supervisor::uninstall(const UninstallTransport& request) {
@@ -131,9 +130,15 @@ void Supervisor::uninstall(const UninstallTransport& request) {
     tellDirectory();
     // First no tracker may use the workers any more, then they end, then the caller hears of it. Replies may come from
     // other loops and after this actor's end; `self` keeps its memory.
-    send(directory_, PublishLocal{[this, self = caf::strong_actor_ptr(ctrl()), leaving, reply = request.reply](Status) {
-             afterTrackers([this, self, leaving, reply] { endWorkers(leaving, [reply] { reply(Status::ok()); }); });
-         }});
+    afterDirectory([this, self = caf::strong_actor_ptr(ctrl()), leaving, reply = request.reply](const Status&) {
+        afterTrackers([this, self, leaving, reply] { endWorkers(leaving, [reply] { reply(Status::ok()); }); });
+    });
+}
+
+/// Calls `reached` once the directory has handled what was sent to it before, and so has told the trackers; whether the
+/// store has the change yet does not matter. The local segment is synced at once.
+void Supervisor::afterDirectory(std::function<void(Status)> reached) {
+    send(directory_, SyncSegments{plan_.local.name, kForever, std::move(reached)});
 }
 
 void Supervisor::afterTrackers(std::function<void()> reached) {

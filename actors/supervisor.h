@@ -55,6 +55,7 @@ class Supervisor final : public HostedActor {
     void install(const InstallTransport& request);
     void uninstall(const UninstallTransport& request);
     void endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone);
+    void afterDirectory(std::function<void(Status)> reached);
     /// Calls `reached` once every tracker has handled what was sent to it before.
     void afterTrackers(std::function<void()> reached);
     void tellDirectory();

@@ -11,6 +11,7 @@
 #include "apps/config.h"
 #include "apps/demo.h"
 #include "apps/replay.h"
+#include "apps/segments.h"
 #include "apps/serve.h"
 #include "apps/support/command.h"
 #include "apps/topo.h"
@@ -108,6 +109,7 @@ int run(int argc, char** argv) {
     addVerifyCommand(app, chosen);
     addReplayCommand(app, chosen);
     addTraceGenCommand(app, chosen);
+    addSegmentsCommand(app, chosen);
     addConfigCommand(app, chosen);
     addTopoCommand(app, chosen);
     auto arguments = spellOutHelp(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));

@@ -106,6 +106,29 @@ ConfigKey boolKey(std::string name, bool Config::*field, std::string description
     return {std::move(name), "bool", range, std::move(description), set, get};
 }
 
+/// What a secret shows in place of itself.
+constexpr std::string_view kSecretShown = "(set)";
+
+/// `low` to `high` bytes without control characters. A secret's value appears neither in errors nor from `get`.
+ConfigKey textKey(std::string name, std::string Config::*field, std::size_t low, std::size_t high, bool secret,
+                  std::string description) {
+    auto set = [=](Config& config, std::string_view text) -> Status {
+        const bool control =
+            std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+        if (text.size() < low || text.size() > high || control)
+            return {Code::InvalidArgument, (secret ? "the value" : "'" + std::string(text.substr(0, 64)) + "'") +
+                                               " is not " + std::to_string(low) + " to " + std::to_string(high) +
+                                               " bytes without control characters"};
+        config.*field = text;
+        return {};
+    };
+    auto get = [=](const Config& config) {
+        return secret && !(config.*field).empty() ? std::string(kSecretShown) : config.*field;
+    };
+    std::string range = std::to_string(low) + ".." + std::to_string(high) + " bytes";
+    return {std::move(name), secret ? "secret" : "text", range, std::move(description), set, get};
+}
+
 std::vector<ConfigKey> makeSchema() {
     std::vector<ConfigKey> keys{
         // --- loops
@@ -139,6 +162,18 @@ std::vector<ConfigKey> makeSchema() {
                  "Accepted control connections at once."),
         timeKey("lease_ttl", &Config::lease_ttl, seconds(1), hours(24),
                 "Life of a record in a metadata store without renewal."),
+        // --- redis
+        timeKey("redis.connect_timeout", &Config::redis_connect_timeout, milliseconds(10), minutes(5),
+                "From the first packet of an attempt to a Redis server that answers."),
+        timeKey("redis.command_timeout", &Config::redis_command_timeout, milliseconds(10), minutes(5),
+                "Answer to a Redis command; also the silence that ends a connection."),
+        timeKey("redis.keepalive_interval", &Config::redis_keepalive_interval, milliseconds(10), hours(1),
+                "Between PINGs on a quiet Redis connection."),
+        textKey("redis.prefix", &Config::redis_prefix, 1, 512, false, "Begins every key and channel in Redis."),
+        textKey("redis.password", &Config::redis_password, 0, 4096, true,
+                "Password for Redis where the URI has none; better in the environment or a file than here."),
+        textKey("redis.password_file", &Config::redis_password_file, 0, 4096, false,
+                "File whose first line is the password for Redis, where neither the URI nor redis.password has one."),
         // --- tcp
         countKey("tcp.lanes", &Config::tcp_lanes, 1, 64, "Connections per peer and data loop."),
         bytesKey("tcp.window_bytes", &Config::tcp_window_bytes, 64 * kKiB, 16 * kGiB,

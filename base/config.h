@@ -40,6 +40,14 @@ struct Config {
     std::uint32_t max_control_connections = 1024;        ///< Accepted control connections at once.
     std::chrono::seconds lease_ttl{30};                  ///< Life of a record in a metadata store without renewal.
 
+    // --- redis -------------------------------------------------------------------------------------------------
+    std::chrono::milliseconds redis_connect_timeout{1000};     ///< From the first packet to a server that answers.
+    std::chrono::milliseconds redis_command_timeout{2000};     ///< A command's answer; silence that ends a connection.
+    std::chrono::milliseconds redis_keepalive_interval{1000};  ///< Between PINGs on a quiet connection.
+    std::string redis_prefix = "mooncake/ram/";                ///< Of every key and channel.
+    std::string redis_password;                                ///< Used where the URI has none.
+    std::string redis_password_file;                           ///< Its first line, where neither of the others is set.
+
     // --- tcp ---------------------------------------------------------------------------------------------------
     std::uint32_t tcp_lanes = 1;                ///< Connections per peer and data loop.
     std::uint64_t tcp_window_bytes = 8u << 20;  ///< Bytes in flight per peer and data loop.
@@ -57,11 +65,11 @@ struct Config {
 /// One setting of the schema.
 struct ConfigKey {
     std::string name;         ///< "tcp.lanes"; the environment name is TROUPE_TCP_LANES.
-    std::string unit;         ///< "bytes", "time", "count" or "bool".
-    std::string range;        ///< "1..64".
+    std::string unit;         ///< "bytes", "time", "count", "bool", "text" or "secret".
+    std::string range;        ///< "1..64"; of texts their length.
     std::string description;  ///< One sentence.
     std::function<Status(Config&, std::string_view)> set;
-    std::function<std::string(const Config&)> get;
+    std::function<std::string(const Config&)> get;  ///< Of a secret only "(set)", or nothing.
 };
 
 /// InvalidArgument, naming the setting, when a value is out of its range: a Config may be filled by hand.

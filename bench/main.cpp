@@ -73,7 +73,7 @@ bool isWanted(const Row& row, const std::vector<std::string>& names) {
 
 std::vector<Row> allRows() {
     std::vector<Row> rows;
-    for (auto family : {engineRows, tcpRows, hostRows, hostProcessRows}) {
+    for (auto family : {engineRows, tcpRows, hostRows, hostProcessRows, redisRows}) {
         for (auto& row : family()) rows.push_back(std::move(row));
     }
     return rows;

@@ -89,6 +89,7 @@ std::vector<Outcome> measureRow(const Row& row, const Settings& settings, std::s
 std::vector<Row> engineRows();
 std::vector<Row> tcpRows();
 std::vector<Row> hostRows();
+std::vector<Row> redisRows();
 std::vector<Row> hostProcessRows();
 
 /// GB/s of std::memcpy in a loop over two cold footprints, `block` bytes at a time: the yardstick of every copy.

@@ -10,6 +10,7 @@
 #include "actors/supervisor.h"
 #include "base/endpoint.h"
 #include "engine/engine_core.h"
+#include "engine/store_factory.h"
 #include "engine/transport_factory.h"
 #include "topology/addresses.h"
 #include "topology/topology.h"
@@ -29,16 +30,14 @@ unsigned dataLoopCount(const Config& settings) {
     return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostAutomaticLoops);
 }
 
-bool isP2p(const std::string& metadata_conn) { return metadata_conn == "p2p" || metadata_conn == "P2PHANDSHAKE"; }
-
+/// Null with p2p.
 Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const EngineOptions& options) {
     if (isP2p(conn)) return std::unique_ptr<MetadataStore>();
     if (conn.rfind("inproc://", 0) == 0) {
         if (!options.inproc_store) return {Code::InvalidArgument, "'" + conn + "' needs EngineOptions::inproc_store"};
         return options.inproc_store();
     }
-    return {Code::InvalidArgument,
-            "unknown metadata connection '" + conn + "'; known are p2p (or P2PHANDSHAKE) and inproc://"};
+    return makeStore(conn, options.config, options.log);
 }
 
 std::string ownHostName() {

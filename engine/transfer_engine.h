@@ -54,6 +54,7 @@ class TransferEngine {
     /// Starts the loops, the control server and the metadata client, and publishes the local segment.
     ///
     /// @param metadata_conn "p2p" (or "P2PHANDSHAKE"): no store, a segment's name is its control endpoint.
+    ///     "redis://host:port", "redis+unix:///path", "redis+sentinel://host,host/name": docs/redis.md.
     ///     "inproc://": the store of EngineOptions. An unknown scheme is InvalidArgument and lists the known ones.
     /// @param local_server_name the name of the local segment. With p2p it may be "host", "host:port" or empty; the
     ///     segment's name is then the advertised host and the control port (see localSegmentName).
@@ -63,7 +64,8 @@ class TransferEngine {
     ///     for any name. With p2p any other name is InvalidArgument.
     /// @param rpc_port control port; 0: any free one.
     /// Errors: AlreadyExists (init was called), InvalidArgument, AlreadyExists also when the port is taken,
-    /// ResourceExhausted (descriptors or threads refused), or the store's.
+    /// ResourceExhausted (descriptors or threads refused), or the store's: AlreadyExists naming the live engine that
+    /// has the name in the store; ConnectionRefused, Timeout, AccessDenied and the like when it cannot be used.
     Status init(const std::string& metadata_conn, const std::string& local_server_name,
                 const std::string& ip_or_host = "", std::uint16_t rpc_port = 0);
 
@@ -90,8 +92,9 @@ class TransferEngine {
 
     /// Makes [addr, addr + length) usable as source, and reachable by peers when `remote_accessible`.
     /// InvalidArgument: zero length, null, or wraps. AddressOverlapped: shares bytes with another region (touching
-    /// is fine). The transports' errors roll everything back. `update_metadata` false: peers that look at the
-    /// descriptor hear of it with the next update; access is not affected.
+    /// is fine). The transports' errors roll everything back. `update_metadata`: the record in the store follows,
+    /// at once or after a pause that grows with it; false: not before the next update. Access is not affected by
+    /// either.
     Status registerLocalMemory(void* addr, std::size_t length, const std::string& location = "*",
                                bool remote_accessible = true, bool update_metadata = true);
     /// All or nothing.

@@ -82,11 +82,11 @@ void InprocDirectory::Client::look() {
     const Listing now = directory->listing(reactor.now());
     std::vector<SegmentEvent> events;
     for (const auto& [name, entry] : seen)
-        if (now.entries.count(name) == 0) events.push_back({SegmentEvent::Kind::Withdrawn, name, 0});
+        if (now.entries.count(name) == 0) events.push_back({SegmentEvent::Kind::Withdrawn, name, 0, entry.incarnation});
     for (const auto& [name, entry] : now.entries) {
         const auto known = seen.find(name);
         if (known == seen.end() || !(known->second == entry))
-            events.push_back({SegmentEvent::Kind::Published, name, entry.version});
+            events.push_back({SegmentEvent::Kind::Published, name, entry.version, entry.incarnation});
     }
     seen = now.entries;
     if (expiry != 0) reactor.cancelTimer(std::exchange(expiry, 0));
@@ -182,12 +182,25 @@ Status InprocDirectory::put(const SegmentDesc& desc, TimePoint now, Duration ttl
     return Status::ok();
 }
 
-void InprocDirectory::erase(const std::string& name, const Incarnation& owner) {
+Status InprocDirectory::erase(const std::string& name, const Incarnation& owner) {
     const std::lock_guard lock(mutex_);
+    if (outage_) return {Code::ConnectionLost, "the in-process store is out (injected)"};
     const auto found = records_.find(name);
-    if (found == records_.end() || found->second.desc.incarnation != owner) return;
+    if (found == records_.end() || found->second.desc.incarnation != owner)
+        return {Code::NotFound, "segment '" + name + "' is not held by incarnation " + owner.toString()};
     records_.erase(found);
     tellEveryone();
+    return Status::ok();
+}
+
+Result<std::vector<StoredSegment>> InprocDirectory::all(TimePoint now) {
+    const std::lock_guard lock(mutex_);
+    if (outage_) return {Code::ConnectionLost, "the in-process store is out (injected)"};
+    dropExpired(now);
+    std::vector<StoredSegment> result;
+    for (const auto& [name, record] : records_)
+        result.push_back({name, record.expires - now, encodeSegmentDesc(record.desc).size(), record.desc});
+    return result;
 }
 
 Result<SegmentDesc> InprocDirectory::get(const std::string& name, TimePoint now) {
@@ -243,10 +256,13 @@ void InprocStore::withdraw(const std::string& name, DoneCallback done) {
     client_->later(directory_->delay(), [name, done = std::move(done)](InprocDirectory::Client& client) {
         Status status;
         const auto found = client.published.find(name);
-        if (client.directory->outage())
+        if (found != client.published.end()) {
+            status = client.directory->erase(name, found->second.desc.incarnation);
+            // It is gone, or another's: as good as withdrawn.
+            if (status.code() == Code::NotFound) status = Status::ok();
+        } else if (client.directory->outage()) {
             status = Status(Code::ConnectionLost, "the in-process store is out (injected)");
-        else if (found != client.published.end())
-            client.directory->erase(name, found->second.desc.incarnation);
+        }
         if (found != client.published.end()) client.published.erase(found);
         client.armRenewal();
         done(std::move(status));
@@ -261,6 +277,32 @@ void InprocStore::resolve(const std::string& name, Duration timeout, ResolveCall
             done(Status(Code::Timeout, "the in-process store did not answer for segment '" + name + "' in time"));
         else
             done(client.directory->get(name, client.reactor.now()));
+    });
+}
+
+void InprocStore::inspect(const std::string& name, Duration timeout, InspectCallback done) {
+    resolve(name, timeout, [done = std::move(done)](const Result<SegmentDesc>& desc) {
+        if (desc)
+            done(RecordHead{desc->incarnation, desc->version});
+        else
+            done(desc.status());
+    });
+}
+
+void InprocStore::evict(const std::string& name, const Incarnation& holder, DoneCallback done) {
+    client_->later(directory_->delay(), [name, holder, done = std::move(done)](InprocDirectory::Client& client) {
+        done(client.directory->erase(name, holder));
+    });
+}
+
+void InprocStore::list(Duration timeout, ListCallback done) {
+    const Duration delay = directory_->delay();
+    const bool late = delay > timeout;
+    client_->later(late ? timeout : delay, [late, done = std::move(done)](InprocDirectory::Client& client) {
+        if (late)
+            done(Status(Code::Timeout, "the in-process store did not list its segments in time"));
+        else
+            done(client.directory->all(client.reactor.now()));
     });
 }
 

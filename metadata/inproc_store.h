@@ -47,8 +47,10 @@ class InprocDirectory {
     void attach(std::shared_ptr<Client> client);
     void detach(const Client* client);
     Status put(const SegmentDesc& desc, TimePoint now, Duration ttl);
-    void erase(const std::string& name, const Incarnation& owner);
+    /// NotFound: `owner` does not have it.
+    Status erase(const std::string& name, const Incarnation& owner);
     Result<SegmentDesc> get(const std::string& name, TimePoint now);
+    Result<std::vector<StoredSegment>> all(TimePoint now);
     /// Live records by name, with incarnation and version; and when the next one expires.
     struct Listing;
     Listing listing(TimePoint now);
@@ -80,6 +82,9 @@ class InprocStore : public MetadataStore {
     void publish(const SegmentDesc& desc, Duration ttl, DoneCallback done) override;
     void withdraw(const std::string& name, DoneCallback done) override;
     void resolve(const std::string& name, Duration timeout, ResolveCallback done) override;
+    void inspect(const std::string& name, Duration timeout, InspectCallback done) override;
+    void evict(const std::string& name, const Incarnation& holder, DoneCallback done) override;
+    void list(Duration timeout, ListCallback done) override;
     void watch(WatchCallback changed) override;
 
   private:

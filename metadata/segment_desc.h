@@ -61,6 +61,20 @@ std::string encodeSegmentDesc(const SegmentDesc& desc);
 /// "troupe" object gives a null incarnation.
 Result<SegmentDesc> decodeSegmentDesc(std::string_view text);
 
+/// Whose record it is, and which: what a store tells without reading the regions.
+struct RecordHead {
+    Incarnation incarnation;
+    std::uint64_t version = 0;
+    bool operator==(const RecordHead&) const = default;
+};
+
+/// Bytes of the beginning of encodeSegmentDesc's text that hold a RecordHead, whatever the values.
+inline constexpr std::size_t kRecordHeadBytes = 128;
+
+/// Reads the first kRecordHeadBytes of a record. ProtocolError when Troupe did not write it: other engines publish
+/// records without incarnation, in an order of their own.
+Result<RecordHead> decodeRecordHead(std::string_view head);
+
 inline constexpr std::size_t kMaxBuffers = 1'000'000;
 inline constexpr std::size_t kMaxSegmentName = 1024;  ///< Bytes.
 

@@ -89,12 +89,12 @@ void writeBuffer(Writer& out, const BufferDesc& buffer) {
 void writeTroupe(Writer& out, const SegmentDesc& desc) {
     out.raw('{');
     out.key("incarnation"), out.value(desc.incarnation.toString());
+    out.key("version"), out.value(desc.version);
     out.key("boot_id"), out.value(desc.boot_id);
     out.key("control"), out.value(desc.control.host.empty() ? std::string() : desc.control.toString());
     out.key("transports"), out.array(desc.transports);
     out.key("lane_ports"), out.array(desc.lane_ports);
     if (!desc.host_socket.empty()) out.key("host_socket"), out.value(desc.host_socket);
-    out.key("version"), out.value(desc.version);
     out.key("buffers"), out.array(desc.buffers, [&](const BufferDesc& buffer) {
         out.raw('[');
         out.value(buffer.generation);
@@ -109,6 +109,11 @@ std::string encodeSegmentDesc(const SegmentDesc& desc) {
     Writer out;
     out.reserve(1024 + 128 * desc.buffers.size());
     out.raw('{');
+    // First, and incarnation and version first in it, so that a store reads them from the head of the text.
+    if (!desc.incarnation.isNull()) {
+        out.key("troupe");
+        writeTroupe(out, desc);
+    }
     out.key("name"), out.value(desc.name);
     out.key("protocol"), out.value(desc.protocol);
     out.key("devices"), out.array(desc.devices, [&](const auto& device) { writeDevice(out, device); });
@@ -116,12 +121,27 @@ std::string encodeSegmentDesc(const SegmentDesc& desc) {
     out.key("priority_matrix"), out.raw(encodePriorityMatrix(desc.priority_matrix));
     out.key("tcp_data_port"), out.value(desc.tcp_data_port);
     out.key("timestamp"), out.value(desc.timestamp);
-    if (!desc.incarnation.isNull()) {
-        out.key("troupe");
-        writeTroupe(out, desc);
-    }
     out.raw('}');
     return out.take();
+}
+
+Result<RecordHead> decodeRecordHead(std::string_view head) {
+    constexpr std::string_view kBefore = R"({"troupe":{"incarnation":")";
+    constexpr std::string_view kBetween = R"(","version":)";
+    constexpr std::size_t kDigits = 32;
+    const Status bad(Code::ProtocolError, "the record does not begin as Troupe writes it");
+    if (head.substr(0, kBefore.size()) != kBefore) return bad;
+    head.remove_prefix(kBefore.size());
+    const auto incarnation = Incarnation::parse(head.substr(0, kDigits));
+    if (!incarnation) return bad;
+    head.remove_prefix(kDigits);
+    if (head.substr(0, kBetween.size()) != kBetween) return bad;
+    head.remove_prefix(kBetween.size());
+    RecordHead result{*incarnation, 0};
+    const auto [rest, error] = std::from_chars(head.data(), head.data() + head.size(), result.version);
+    // Without what follows the number may have been cut off.
+    if (error != std::errc() || rest == head.data() + head.size()) return bad;
+    return result;
 }
 
 }  // namespace troupe

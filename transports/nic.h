@@ -108,8 +108,8 @@ class Nic {
     /// (not retryable), quiesced wherever that can be. The path id is dead afterwards.
     virtual void closePath(PathId path, const Status& cause) = 0;
     /// As closePath, but the path stays and connects anew for the next post: how deadlines and cancels are made true.
-    /// Failures are marked retryable. Work that could not begin anew, a half-done copy over its own source, is brought to
-    /// its end instead.
+    /// Failures are marked retryable. Work that could not begin anew, a half-done copy over its own source, is brought
+    /// to its end instead.
     virtual void resetPath(PathId path, const Status& cause) = 0;
 
     /// Takes work in order; returns how many of `requests` were taken, fewer only when the path's window is full.

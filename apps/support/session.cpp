@@ -7,16 +7,11 @@
 #include "apps/support/arguments.h"
 #include "apps/support/units.h"
 #include "base/endpoint.h"
+#include "engine/store_factory.h"
 
 extern char** environ;
 
 namespace troupe::apps {
-
-namespace {
-
-bool isP2p(const std::string& metadata) { return metadata == "p2p" || metadata == "P2PHANDSHAKE"; }
-
-}  // namespace
 
 void addCommonOptions(CLI::App& app, CommonOptions& options) {
     app.add_flag("--json", options.json, "Answer with one JSON object on standard output");
@@ -31,7 +26,9 @@ void addCommonOptions(CLI::App& app, CommonOptions& options) {
 
 void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
     addCommonOptions(app, arguments.common);
-    app.add_option("--metadata", arguments.metadata, "Where segments are found by name: p2p (no server)")
+    app.add_option("--metadata", arguments.metadata,
+                   "Where segments are found by name: p2p (no server), or redis://host:port (docs/redis.md)")
+        ->type_name("URI")
         ->capture_default_str();
     app.add_option("--name", arguments.name, "Name of the own segment (p2p: host, or host:port)");
     app.add_option("--host", arguments.host, "Address or interface to listen on; without it only this machine");
@@ -62,10 +59,12 @@ Result<ConfigLoader> loadConfig(const CommonOptions& options) {
 }
 
 Status checkEngineArguments(const EngineArguments& arguments) {
-    if (const auto config = loadConfig(arguments.common); !config) return config.status();
-    if (!isP2p(arguments.metadata) && arguments.metadata.rfind("inproc://", 0) != 0)
-        return {Code::InvalidArgument, fmt::format("unknown --metadata '{}'; give p2p", arguments.metadata)};
-    return Status::ok();
+    const auto config = loadConfig(arguments.common);
+    if (!config) return config.status();
+    if (isP2p(arguments.metadata)) return Status::ok();
+    if (arguments.name.empty())
+        return {Code::InvalidArgument, "with --metadata of a store the own segment needs a --name"};
+    return makeStore(arguments.metadata, config->config(), makeSilentLogger()).status();
 }
 
 Status checkTarget(const EngineArguments& arguments, const std::string& target) {

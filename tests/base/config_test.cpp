@@ -40,6 +40,8 @@ std::vector<std::string> valuesOf(const Config& config) {
     return values;
 }
 
+bool isText(const ConfigKey& key) { return key.unit == "text" || key.unit == "secret"; }
+
 /// A file that is gone when the test ends.
 class SettingsFile {
   public:
@@ -60,13 +62,14 @@ class SettingsFile {
 
 TEST(ConfigSchema, IsSortedAndComplete) {
     const auto& schema = ConfigLoader::schema();
-    EXPECT_EQ(schema.size(), 25u) << "a new field of Config needs its key here";
+    EXPECT_EQ(schema.size(), 31u) << "a new field of Config needs its key here";
     for (std::size_t i = 0; i < schema.size(); ++i) {
         const ConfigKey& key = schema[i];
         if (i > 0) {
             EXPECT_LT(schema[i - 1].name, key.name);
         }
-        EXPECT_THAT((std::vector<std::string>{"bytes", "time", "count", "bool"}), testing::Contains(key.unit));
+        EXPECT_THAT((std::vector<std::string>{"bytes", "time", "count", "bool", "text", "secret"}),
+                    testing::Contains(key.unit));
         EXPECT_FALSE(key.range.empty()) << key.name;
         EXPECT_EQ(key.description.back(), '.') << key.name;
     }
@@ -85,7 +88,7 @@ TEST(ConfigSchema, EveryDefaultIsInItsRangeAndReadsBackAsWritten) {
 
 TEST(ConfigSchema, EveryKeyTakesTheEndsOfItsRangeAndNothingElseChanges) {
     for (const ConfigKey& key : ConfigLoader::schema()) {
-        if (key.unit == "bool") continue;
+        if (key.unit == "bool" || isText(key)) continue;
         const std::size_t dots = key.range.find("..");
         ASSERT_NE(dots, std::string::npos) << key.name;
         for (const std::string& end : {key.range.substr(0, dots), key.range.substr(dots + 2)}) {
@@ -103,6 +106,7 @@ TEST(ConfigSchema, EveryKeyTakesTheEndsOfItsRangeAndNothingElseChanges) {
 
 TEST(ConfigSchema, EveryKeyRefusesRubbishAndKeepsItsValue) {
     for (const ConfigKey& key : ConfigLoader::schema()) {
+        if (isText(key)) continue;
         for (const std::string text :
              {"", " ", "-1", "+1", "1 ", " 1", "0x10", "1e3", "1.5", "99999999999999999999", "18446744073709551615",
               "9223372036854775807h", "18446744073709551615TiB", "lots", "TRUE", "\xff"}) {
@@ -112,6 +116,33 @@ TEST(ConfigSchema, EveryKeyRefusesRubbishAndKeepsItsValue) {
             EXPECT_EQ(valuesOf(config), before) << key.name;
         }
     }
+}
+
+TEST(ConfigSchema, TextsHaveALengthAndNoControlCharacters) {
+    for (const ConfigKey& key : ConfigLoader::schema()) {
+        if (!isText(key)) continue;
+        for (const std::string& text : {std::string("a\nb"), std::string("\0x", 2), std::string(5000, 'x')}) {
+            Config config;
+            const auto before = valuesOf(config);
+            EXPECT_EQ(key.set(config, text).code(), Code::InvalidArgument) << key.name;
+            EXPECT_EQ(valuesOf(config), before) << key.name;
+        }
+    }
+    ConfigLoader loader;
+    ASSERT_TRUE(loader.set("redis.prefix", "a b/\xc3\xa9/").isOk());
+    EXPECT_EQ(loader.config().redis_prefix, "a b/\xc3\xa9/");
+    EXPECT_FALSE(loader.set("redis.prefix", "").isOk());
+}
+
+TEST(ConfigSchema, ASecretIsNeverShown) {
+    ConfigLoader loader;
+    ASSERT_TRUE(loadEnvironment(loader, {"TROUPE_REDIS_PASSWORD=hunter2"}).isOk());
+    EXPECT_EQ(loader.config().redis_password, "hunter2");
+    for (const std::string& value : valuesOf(loader.config())) EXPECT_THAT(value, Not(HasSubstr("hunter2")));
+    const Status refused = loader.set("redis.password", "hunter2\n");
+    EXPECT_FALSE(refused.isOk());
+    EXPECT_THAT(refused.toString(), Not(HasSubstr("hunter2")));
+    EXPECT_EQ(loader.provenance("redis.password"), "environment TROUPE_REDIS_PASSWORD");
 }
 
 // --- JSON ------------------------------------------------------------------------------------------------------

@@ -228,6 +228,28 @@ TEST_F(HostNicTest, ResetFailsWhatIsPostedAndTheNextPostWorks) {
     EXPECT_EQ(std::memcmp(remote_.data(), local_.data(), 10 * kChunk), 0);
 }
 
+TEST_F(HostNicTest, AResetBringsAHalfDoneCopyOverItsOwnSourceToItsEnd) {
+    for (std::size_t i = 0; i < remote_.size(); ++i) remote_[i] = static_cast<std::byte>(i * 31 >> 3);
+    const std::size_t length = 20 * kChunk;
+    std::vector<std::byte> expected = remote_;
+    std::memmove(expected.data() + 1000, expected.data(), length);
+    // Within one buffer, forward by less than its length.
+    const WorkRequest overlapping{remote_.data(), reinterpret_cast<std::uintptr_t>(remote_.data()) + 1000, length, 1,
+                                  Opcode::Write};
+    ASSERT_EQ(post(overlapping), 1u);
+    ASSERT_EQ(post(request(Opcode::Read, 0, 30 * kChunk, kChunk, 2)), 1u);
+    nic_.poll(Clock::now(), sweep_);
+    ASSERT_TRUE(sweep_.empty());
+    nic_.resetPath(path_, Status(Code::PathReset, "for another's sake"));
+    drain();
+    ASSERT_EQ(sweep_.completed.size(), 1u);
+    EXPECT_EQ(sweep_.completed[0].cookie, 1u);
+    EXPECT_TRUE(remote_ == expected);
+    ASSERT_EQ(sweep_.failed.size(), 1u);
+    EXPECT_EQ(sweep_.failed[0].request.cookie, 2u);
+    EXPECT_TRUE(sweep_.failed[0].retryable);
+}
+
 TEST_F(HostNicTest, CloseFailsOnlyItsOwnPath) {
     const PathId other = *nic_.openPath(peer(self_));
     EXPECT_NE(other, path_);

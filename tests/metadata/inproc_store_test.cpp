@@ -172,6 +172,26 @@ TEST_F(InprocStoreTest, TheWatcherMayDestroyTheStore) {
     EXPECT_EQ(heard, 1);
 }
 
+TEST_F(InprocStoreTest, RecordsAreInspectedListedAndEvicted) {
+    ASSERT_TRUE(publish(*one_, segment("b", id_one_, 3)).isOk());
+    ASSERT_TRUE(publish(*two_, segment("a", id_two_)).isOk());
+    std::optional<Result<RecordHead>> head;
+    two_->inspect("b", 1h, [&](const Result<RecordHead>& found) { head = found; });
+    std::optional<Result<std::vector<StoredSegment>>> all;
+    two_->list(1h, [&](Result<std::vector<StoredSegment>> found) { all = std::move(found); });
+    std::vector<Code> evicted;
+    for (const auto& holder : {id_two_, id_one_, id_one_})
+        two_->evict("b", holder, [&](const Status& status) { evicted.push_back(status.code()); });
+    ASSERT_TRUE(reactor_.runUntil([&] { return evicted.size() == 3; }));
+    EXPECT_EQ(**head, (RecordHead{id_one_, 3}));
+    ASSERT_TRUE(*all);
+    ASSERT_EQ((*all)->size(), 2u);
+    EXPECT_EQ((**all)[0].name, "a");
+    EXPECT_EQ((**all)[1].desc->version, 3u);
+    EXPECT_EQ(evicted, (std::vector<Code>{Code::NotFound, Code::Ok, Code::NotFound}));
+    EXPECT_EQ(resolve(*two_, "b").status().code(), Code::NotFound);
+}
+
 TEST(InprocStore, EnginesOnTheirOwnThreadsShareADirectory) {
     const auto directory = std::make_shared<InprocDirectory>();
     constexpr int kThreads = 4, kRounds = 200;

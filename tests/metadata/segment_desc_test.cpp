@@ -334,5 +334,29 @@ TEST(SegmentDesc, TenThousandBuffersSurviveARoundTrip) {
     RecordProperty("bytes", static_cast<int>(text.size()));
 }
 
+TEST(RecordHead, IsReadFromTheBeginningOfEveryRecord) {
+    SegmentDesc desc;
+    desc.name = std::string(kMaxSegmentName, '"');
+    desc.incarnation = Incarnation::random();
+    for (const std::uint64_t version : {std::uint64_t{0}, std::uint64_t{7}, UINT64_MAX}) {
+        desc.version = version;
+        const auto head = decodeRecordHead(std::string_view(encodeSegmentDesc(desc)).substr(0, kRecordHeadBytes));
+        ASSERT_TRUE(head) << head.status().toString();
+        EXPECT_EQ(*head, (RecordHead{desc.incarnation, version}));
+    }
+}
+
+TEST(RecordHead, WhatTroupeDidNotWriteIsRefused) {
+    SegmentDesc desc;
+    desc.name = "a";
+    const std::string foreign = encodeSegmentDesc(desc);
+    desc.incarnation = Incarnation::random();
+    const std::string own = encodeSegmentDesc(desc);
+    for (const std::string& head :
+         {std::string(), foreign, std::string("{\"troupe\":{}}"), own.substr(0, 40),
+          own.substr(0, own.find("\"version\":") + 11), own.substr(0, own.find("\"version\":") + 12), " " + own})
+        EXPECT_EQ(decodeRecordHead(head).status().code(), Code::ProtocolError) << head;
+}
+
 }  // namespace
 }  // namespace troupe

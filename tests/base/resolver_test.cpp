@@ -1,4 +1,4 @@
-#include "actors/resolver.h"
+#include "base/resolver.h"
 
 #include <gtest/gtest.h>
 
@@ -31,6 +31,19 @@ TEST_F(Names, NumericHostsAreAnsweredAtOnce) {
         resolver_->resolve(host, reactor_.now(), [&](const Result<std::string>& result) { answer = *result; });
         EXPECT_EQ(answer, host);
     }
+    EXPECT_EQ(reactor_.timerCount(), 0u);
+}
+
+TEST_F(Names, TheOneWhoIsToldMayEndTheResolver) {
+    int told = 0;
+    for (int i = 0; i < 5; ++i)
+        resolver_->resolve("localhost", reactor_.now() + std::chrono::seconds(30), [&](const Result<std::string>&) {
+            ++told;
+            resolver_.reset();
+        });
+    EXPECT_TRUE(reactor_.runUntil([&] { return told != 0; }, std::chrono::seconds(60)));
+    reactor_.runIdle();
+    EXPECT_EQ(told, 1);
     EXPECT_EQ(reactor_.timerCount(), 0u);
 }
 

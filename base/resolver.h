@@ -28,10 +28,13 @@ class Resolver {
   private:
     struct Query;
     void look();
+    static Result<std::string> outcome(Query& query, int error);
+    static void drop(std::list<std::unique_ptr<Query>>& queries);
 
     Reactor& reactor_;
     std::list<std::unique_ptr<Query>> open_;
     Reactor::TimerId timer_ = 0;
+    const std::shared_ptr<char> alive_ = std::make_shared<char>();
 };
 
 }  // namespace troupe

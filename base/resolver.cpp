@@ -1,4 +1,4 @@
-#include "actors/resolver.h"
+#include "base/resolver.h"
 
 #include <netdb.h>
 
@@ -27,9 +27,13 @@ Resolver::Resolver(Reactor& reactor) : reactor_(reactor) {}
 
 Resolver::~Resolver() {
     reactor_.cancelTimer(timer_);
-    for (auto& query : open_) {
+    drop(open_);
+}
+
+void Resolver::drop(std::list<std::unique_ptr<Query>>& queries) {
+    for (auto& query : queries) {
         // A query that glibc's thread has begun cannot be taken back; its memory must outlive it.
-        if (gai_cancel(&query->request) == EAI_NOTCANCELED) query.release();
+        if (query && gai_cancel(&query->request) == EAI_NOTCANCELED) query.release();
     }
 }
 
@@ -56,32 +60,43 @@ void Resolver::resolve(const std::string& host, TimePoint deadline, std::functio
     if (timer_ == 0) timer_ = reactor_.runAt(reactor_.now() + kLook, [this] { look(); });
 }
 
+/// What there is to say of a query that has ended, or whose time has passed.
+Result<std::string> Resolver::outcome(Query& query, int error) {
+    if (error == EAI_INPROGRESS)
+        return Status(Code::Timeout, "resolve '" + query.host + "': no answer from the resolver in time");
+    if (error != 0) return Status(Code::NotFound, "resolve '" + query.host + "': " + gai_strerror(error));
+    char text[NI_MAXHOST] = "";
+    const addrinfo* first = query.request.ar_result;
+    getnameinfo(first->ai_addr, first->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+    freeaddrinfo(query.request.ar_result);
+    return std::string(text);
+}
+
 void Resolver::look() {
     timer_ = 0;
     const TimePoint now = reactor_.now();
     std::list<std::unique_ptr<Query>> still_open;
     auto looked = std::move(open_);
     open_.clear();
-    for (auto& query : looked) {
+    // The one who is told may end the resolver.
+    const std::weak_ptr<char> alive = alive_;
+    while (!looked.empty()) {
+        auto query = std::move(looked.front());
+        looked.pop_front();
         const int error = gai_error(&query->request);
-        if (error == EAI_INPROGRESS) {
-            if (now < query->deadline) {
-                still_open.push_back(std::move(query));
-                continue;
-            }
-            query->done(Status(Code::Timeout, "resolve '" + query->host + "': no answer from the resolver in time"));
-            if (gai_cancel(&query->request) == EAI_NOTCANCELED) query.release();
+        if (error == EAI_INPROGRESS && now < query->deadline) {
+            still_open.push_back(std::move(query));
             continue;
         }
-        if (error != 0) {
-            query->done(Status(Code::NotFound, "resolve '" + query->host + "': " + gai_strerror(error)));
-            continue;
+        Result<std::string> result = outcome(*query, error);
+        const auto done = std::move(query->done);
+        if (error == EAI_INPROGRESS && gai_cancel(&query->request) == EAI_NOTCANCELED) query.release();
+        done(std::move(result));
+        if (alive.expired()) {
+            drop(looked);
+            drop(still_open);
+            return;
         }
-        char text[NI_MAXHOST] = "";
-        const addrinfo* first = query->request.ar_result;
-        getnameinfo(first->ai_addr, first->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-        freeaddrinfo(query->request.ar_result);
-        query->done(std::string(text));
     }
     open_.splice(open_.end(), still_open);
     if (!open_.empty() && timer_ == 0) timer_ = reactor_.runAt(now + kLook, [this] { look(); });

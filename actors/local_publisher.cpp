@@ -1,0 +1,134 @@
+#include "actors/local_publisher.h"
+
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+// Holders that are asked for one publish. One is the rule; a second appears when two successors race.
+constexpr std::uint32_t kMaxChallenges = 3;
+
+/// The time in which kPublishRate sends the record.
+Duration pauseAfter(std::size_t regions) {
+    const std::uint64_t bytes = LocalPublisher::kBytesPerRecord + LocalPublisher::kBytesPerRegion * regions;
+    return std::chrono::microseconds(bytes * 1'000'000 / LocalPublisher::kPublishRate);
+}
+
+}  // namespace
+
+LocalPublisher::LocalPublisher(Reactor& reactor, MetadataStore& store, const Config& settings, Logger log,
+                               std::string name, const Incarnation& own, std::function<const SegmentDesc&()> describe)
+    : reactor_(reactor),
+      store_(store),
+      settings_(settings),
+      log_(std::move(log)),
+      name_(std::move(name)),
+      own_(own),
+      describe_(std::move(describe)) {}
+
+LocalPublisher::~LocalPublisher() { reactor_.cancelTimer(timer_); }
+
+void LocalPublisher::publish(Reply reply) {
+    wanted_ = true;
+    if (reply) waiting_.push_back(std::move(reply));
+    publishWhenDue();
+}
+
+void LocalPublisher::end(const Status& why) {
+    probe_.reset();
+    auto open = std::exchange(waiting_, {});
+    for (Reply& reply : std::exchange(served_, {})) open.push_back(std::move(reply));
+    for (const Reply& reply : open) reply(why);
+}
+
+void LocalPublisher::publishWhenDue() {
+    if (running_ || !wanted_) return;
+    if (waiting_.empty() && reactor_.now() < not_before_) {
+        if (timer_ != 0) return;
+        timer_ = reactor_.runAt(not_before_, [this] {
+            timer_ = 0;
+            publishWhenDue();
+        });
+        return;
+    }
+    running_ = true;
+    wanted_ = false;
+    challenges_ = 0;
+    served_ = std::exchange(waiting_, {});
+    write();
+}
+
+void LocalPublisher::write() {
+    const SegmentDesc& desc = describe_();
+    not_before_ = reactor_.now() + pauseAfter(desc.buffers.size());
+    store_.publish(desc, settings_.lease_ttl, [this](const Status& status) { written(status); });
+}
+
+void LocalPublisher::written(const Status& status) {
+    if (status.code() == Code::AlreadyExists && !was_published_ && challenges_++ < kMaxChallenges)
+        return challenge(status);
+    finish(status);
+}
+
+void LocalPublisher::finish(const Status& status) {
+    // Once for each kind of problem: with the store away, every change would say it again.
+    if (!status && std::exchange(last_problem_, status.code()) != status.code())
+        log_->warn("publishing segment {}: {}", name_, status.toString());
+    if (status) {
+        was_published_ = true;
+        last_problem_ = Code::Ok;
+    }
+    running_ = false;
+    auto told = std::exchange(served_, {});
+    // Who came meanwhile would wait as long to hear the same. What they changed is still wanted, and goes out later.
+    if (!status)
+        for (Reply& reply : std::exchange(waiting_, {})) told.push_back(std::move(reply));
+    for (const Reply& reply : told) reply(status);
+    publishWhenDue();
+}
+
+// --- taking over from the dead -----------------------------------------------------------------------------------
+
+void LocalPublisher::challenge(const Status& refusal) {
+    store_.resolve(name_, settings_.open_timeout, [this, refusal](const Result<SegmentDesc>& holder) {
+        if (holder) return challengeHolder(refusal, *holder);
+        // Gone meanwhile: the name is free.
+        if (holder.status().code() == Code::NotFound) return write();
+        finish(refusal);
+    });
+}
+
+void LocalPublisher::challengeHolder(const Status& refusal, const SegmentDesc& holder) {
+    if (holder.incarnation.isNull()) return finish(refusal);
+    IncarnationProbe::Question question;
+    question.control = holder.control;
+    question.incarnation = holder.incarnation;
+    question.boot_id = holder.boot_id;
+    question.asking = own_;
+    question.timeout = settings_.connect_timeout;
+    probe_ = std::make_unique<IncarnationProbe>(
+        reactor_, std::move(question),
+        [this, refusal, who = holder.incarnation](IncarnationProbe::Verdict verdict, const std::string& why) {
+            judge(refusal, who, verdict, why);
+        });
+}
+
+void LocalPublisher::judge(const Status& refusal, const Incarnation& holder, IncarnationProbe::Verdict verdict,
+                           const std::string& why) {
+    if (verdict != IncarnationProbe::Verdict::Gone) {
+        const bool alive = verdict == IncarnationProbe::Verdict::Alive;
+        return finish(
+            Status(Code::AlreadyExists, refusal.message() + (alive ? ", and " + why
+                                                                   : ", which cannot be proven dead (" + why +
+                                                                         "); if it is, its lease ends by itself")));
+    }
+    log_->info("segment {}: taking the name over from incarnation {}: {}", name_, holder.toString(), why);
+    store_.evict(name_, holder, [this](const Status& status) {
+        // NotFound: another successor was faster, or the lease has ended.
+        if (status || status.code() == Code::NotFound) return write();
+        finish(status);
+    });
+}
+
+}  // namespace troupe

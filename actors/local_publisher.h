@@ -1,0 +1,81 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/incarnation.h"
+#include "base/log.h"
+#include "base/reactor.h"
+#include "control/incarnation_probe.h"
+#include "metadata/metadata_store.h"
+
+namespace troupe {
+
+/// Publishes the local segment: when, how often, and what to do when somebody else has the name. A part of the
+/// SegmentDirectory; on its loop's turn.
+///
+/// A record is written whole, so that writing it with every registration would cost N records of N regions. Hence
+/// changes are gathered: after each record there is a pause in which kPublishRate would send as many bytes. One change
+/// alone goes out at once; a thousand in a row cost bytes by the time they take, not by their number; and the record is
+/// behind by no more than the pause: some milliseconds up to 100 regions, two thirds of a second with 10,000. Peers see
+/// the difference only in listings, as they fetch the descriptor from its owner. Who asks for an answer does not wait
+/// for the pause.
+///
+/// A name that is held by a dead incarnation is taken over at once: its control endpoint is asked, and if that proves
+/// it dead (IncarnationProbe), its record is removed and ours published.
+class LocalPublisher {
+  public:
+    using Reply = std::function<void(Status)>;
+
+    /// Bytes of records per second while changes go on.
+    static constexpr std::uint64_t kPublishRate = 2u << 20;
+    /// About what a region, and all else, take in a record.
+    static constexpr std::uint64_t kBytesPerRegion = 128;
+    static constexpr std::uint64_t kBytesPerRecord = 1024;
+
+    /// `describe` gives the descriptor as of now.
+    LocalPublisher(Reactor& reactor, MetadataStore& store, const Config& settings, Logger log, std::string name,
+                   const Incarnation& own, std::function<const SegmentDesc&()> describe);
+    ~LocalPublisher();
+    LocalPublisher(const LocalPublisher&) = delete;
+    LocalPublisher& operator=(const LocalPublisher&) = delete;
+
+    /// Something changed. `reply` (may be empty) is called when a record that includes it was written, or why not.
+    void publish(Reply reply);
+    /// The end: answers whoever still waits, with `why`.
+    void end(const Status& why);
+
+  private:
+    void publishWhenDue();
+    void write();
+    void written(const Status& status);
+    void finish(const Status& status);
+    void challenge(const Status& refusal);
+    void challengeHolder(const Status& refusal, const SegmentDesc& holder);
+    void judge(const Status& refusal, const Incarnation& holder, IncarnationProbe::Verdict verdict,
+               const std::string& why);
+
+    Reactor& reactor_;
+    MetadataStore& store_;
+    const Config& settings_;
+    const Logger log_;
+    const std::string name_;
+    const Incarnation own_;
+    const std::function<const SegmentDesc&()> describe_;
+
+    bool wanted_ = false;         ///< Something changed since the last record began.
+    bool running_ = false;        ///< A record is being written.
+    bool was_published_ = false;  ///< The name was ours once.
+    TimePoint not_before_{};      ///< The end of the pause.
+    std::uint32_t challenges_ = 0;
+    Code last_problem_ = Code::Ok;
+    std::vector<Reply> waiting_;  ///< For a record that has not begun.
+    std::vector<Reply> served_;   ///< By the one that is being written.
+    std::unique_ptr<IncarnationProbe> probe_;
+    Reactor::TimerId timer_ = 0;
+};
+
+}  // namespace troupe

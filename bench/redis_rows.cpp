@@ -1,0 +1,341 @@
+// Finding segments in Redis, beside a bare GET of the same records over a blocking hiredis connection.
+
+#include <fmt/format.h>
+#include <hiredis/hiredis.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/atom.hpp>
+
+#include "actors/loop.h"
+#include "bench/child_process.h"
+#include "bench/row.h"
+#include "bench/stats.h"
+#include "engine/store_factory.h"
+#include "engine/transfer_engine.h"
+#include "metadata/metadata_store.h"
+
+namespace troupe::bench {
+
+namespace {
+
+constexpr std::size_t kNames = 1000;
+constexpr std::size_t kManyRegions = 10'000;
+constexpr auto kTimeout = std::chrono::seconds(10);
+
+std::string nameOf(std::size_t i) { return fmt::format("segment{}", i % kNames); }
+
+SegmentDesc makeSegment(const std::string& name, const Incarnation& incarnation, std::uint64_t version,
+                        std::size_t regions) {
+    SegmentDesc desc;
+    desc.name = name;
+    desc.incarnation = incarnation;
+    desc.version = version;
+    desc.boot_id = "01234567-89ab-cdef-0123-456789abcdef";
+    desc.control = {"10.0.0.1", 17000};
+    desc.transports = {"tcp"};
+    desc.lane_ports = {17001};
+    desc.tcp_data_port = 17001;
+    desc.timestamp = "2026-01-01 00:00:00";
+    for (std::size_t i = 0; i < regions; ++i) {
+        BufferDesc buffer;
+        buffer.location = "cpu:0";
+        buffer.addr = 0x7f0000000000 + i * 0x100000;
+        buffer.length = 0x100000;
+        buffer.generation = i + 1;
+        desc.buffers.push_back(std::move(buffer));
+    }
+    return desc;
+}
+
+/// A redis-server without persistence on a free loopback port; ends with this.
+class RedisServer {
+  public:
+    static Result<std::unique_ptr<RedisServer>> start() {
+        std::unique_ptr<RedisServer> server(new RedisServer());
+        std::string directory = (std::filesystem::temp_directory_path() / "troupe_bench_XXXXXX").string();
+        if (::mkdtemp(directory.data()) == nullptr) return {Code::ResourceExhausted, "no temporary directory"};
+        server->directory_ = directory;
+        // The package redis-tools has the server under this name; the link gives it its own.
+        const std::string program = directory + "/redis-server";
+        std::error_code ignored;
+        std::filesystem::create_symlink("/usr/bin/redis-check-rdb", program, ignored);
+        server->port_ = freeLoopbackPort();
+        ChildProcess::Options options;
+        options.argv = {program,     "--port",          std::to_string(server->port_),
+                        "--bind",    "127.0.0.1",       "--save",
+                        "",          "--dir",           directory,
+                        "--logfile", directory + "/log"};
+        auto child = ChildProcess::start(options);
+        if (!child) return child.status();
+        server->child_ = std::move(*child);
+        if (!waitForListener(server->port_, kTimeout))
+            return {Code::NotFound, "redis-server does not start; is the package redis-tools installed?"};
+        return server;
+    }
+    ~RedisServer() {
+        child_ = ChildProcess();
+        std::error_code ignored;
+        if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
+    }
+    int port() const { return port_; }
+    std::string uri() const { return fmt::format("redis://127.0.0.1:{}", port_); }
+
+  private:
+    RedisServer() = default;
+    std::string directory_;
+    int port_ = 0;
+    ChildProcess child_;
+};
+
+/// Two stores on a loop as the engine has it, used from this thread.
+class StoreRig {
+  public:
+    static Result<std::unique_ptr<StoreRig>> make(const Settings& settings) {
+        auto server = RedisServer::start();
+        if (!server) return server.status();
+        std::unique_ptr<StoreRig> rig(new StoreRig());
+        rig->server = std::move(*server);
+        rig->system_config_.set("scheduler.policy", caf::atom("sharing"));
+        rig->system_config_.set("scheduler.max-threads", 1);
+        rig->system_ = std::make_unique<caf::actor_system>(rig->system_config_);
+        rig->loop = std::make_unique<Loop>(*rig->system_, Loop::Options{"troupe.ctl", {}, false, {}});
+        if (const Status started = rig->loop->start(); !started) return started;
+        ConfigLoader loader;
+        for (const auto& [key, value] : settings.config)
+            if (Status status = loader.set(key, value, "--set"); !status) return status;
+        for (auto* store : {&rig->store, &rig->other}) {
+            auto made = makeStore(rig->server->uri(), loader.config(), makeSilentLogger());
+            if (!made) return made.status();
+            *store = std::move(*made);
+            const Status started = rig->ask<Status>([&](auto answer) { answer((*store)->start(*rig->loop)); });
+            if (!started) return started;
+        }
+        return rig;
+    }
+    ~StoreRig() {
+        if (store)
+            static_cast<void>(ask<Status>([this](auto answer) {
+                store.reset();
+                other.reset();
+                answer(Status::ok());
+            }));
+        if (loop) loop->stop();
+    }
+
+    template <class T, class Begin>
+    T ask(Begin begin) {
+        const auto promise = std::make_shared<std::promise<T>>();
+        auto answer = promise->get_future();
+        loop->post([&begin, promise] { begin([promise](T value) { promise->set_value(std::move(value)); }); });
+        return answer.get();
+    }
+    Status publish(const SegmentDesc& desc) {
+        return ask<Status>([&](auto answer) { store->publish(desc, std::chrono::minutes(10), answer); });
+    }
+    Result<SegmentDesc> resolve(const std::string& name) {
+        return ask<Result<SegmentDesc>>([&](auto answer) { store->resolve(name, kTimeout, answer); });
+    }
+    Status publishAll() {
+        const Incarnation incarnation = Incarnation::random();
+        for (std::size_t i = 0; i < kNames; ++i)
+            if (Status status = publish(makeSegment(nameOf(i), incarnation, 1, 1)); !status) return status;
+        return Status::ok();
+    }
+
+  private:
+    StoreRig() = default;
+    caf::actor_system_config system_config_;
+    std::unique_ptr<caf::actor_system> system_;
+
+  public:
+    std::unique_ptr<RedisServer> server;
+    std::unique_ptr<Loop> loop;
+    std::unique_ptr<MetadataStore> store;
+    std::unique_ptr<MetadataStore> other;
+};
+
+Figures percentiles(std::vector<double>& samples) {
+    return Figures{{"p50", percentile(samples, 0.5)}, {"p99", percentile(samples, 0.99)}};
+}
+
+/// Calls `once(i)` and takes the time of each call in microseconds.
+template <class Once>
+Result<Figures> timeEach(std::size_t count, Once once) {
+    std::vector<double> samples;
+    samples.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        if (Status status = once(i); !status) return status;
+        samples.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return percentiles(samples);
+}
+
+std::size_t samplesOf(const Settings& settings) { return std::max<std::size_t>(settings.latency_samples / 4, 500); }
+
+Result<Figures> bareGet(const Settings& settings) {
+    auto rig = StoreRig::make(settings);
+    if (!rig) return rig.status();
+    if (Status status = (*rig)->publishAll(); !status) return status;
+    const std::unique_ptr<redisContext, decltype(&redisFree)> context(redisConnect("127.0.0.1", (*rig)->server->port()),
+                                                                      &redisFree);
+    if (!context || context->err != 0) return {Code::ConnectionRefused, "hiredis cannot connect"};
+    return timeEach(samplesOf(settings), [&](std::size_t i) {
+        const std::string key = "mooncake/ram/" + nameOf(i);
+        auto* reply = static_cast<redisReply*>(redisCommand(context.get(), "GET %s", key.c_str()));
+        const bool good = reply != nullptr && reply->type == REDIS_REPLY_STRING;
+        if (reply != nullptr) freeReplyObject(reply);
+        return good ? Status::ok() : Status(Code::ProtocolError, "GET failed");
+    });
+}
+
+Result<Figures> resolveNames(const Settings& settings) {
+    auto rig = StoreRig::make(settings);
+    if (!rig) return rig.status();
+    if (Status status = (*rig)->publishAll(); !status) return status;
+    return timeEach(samplesOf(settings), [&](std::size_t i) { return (*rig)->resolve(nameOf(i)).status(); });
+}
+
+/// As the directory asks: on the loop, from the call to the callback.
+Result<Figures> resolveOnLoop(const Settings& settings) {
+    auto rig = StoreRig::make(settings);
+    if (!rig) return rig.status();
+    if (Status status = (*rig)->publishAll(); !status) return status;
+    std::vector<double> samples;
+    for (std::size_t i = 0; i < samplesOf(settings); ++i) {
+        const auto took = (*rig)->ask<Result<double>>([&](auto answer) {
+            const auto begin = std::chrono::steady_clock::now();
+            (*rig)->store->resolve(nameOf(i), kTimeout, [begin, answer](const Result<SegmentDesc>& desc) {
+                if (!desc) return answer(desc.status());
+                answer(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+            });
+        });
+        if (!took) return took.status();
+        samples.push_back(*took);
+    }
+    return percentiles(samples);
+}
+
+/// From openSegment to its return: resolve, connect, handshake, descriptor.
+Result<Figures> openSegments(const Settings& settings) {
+    auto server = RedisServer::start();
+    if (!server) return server.status();
+    ConfigLoader loader;
+    for (const auto& [key, value] : settings.config)
+        if (Status status = loader.set(key, value, "--set"); !status) return status;
+    EngineOptions options;
+    options.config = loader.config();
+    TransferEngine owner(options);
+    TransferEngine engine(options);
+    for (auto [each, name] : {std::pair(&owner, "owner"), std::pair(&engine, "engine")}) {
+        if (Status status = each->init((*server)->uri(), name, "127.0.0.1"); !status) return status;
+        if (auto tcp = each->installTransport("tcp"); !tcp) return tcp.status();
+    }
+    std::vector<double> samples;
+    for (std::size_t i = 0; i < std::min<std::size_t>(samplesOf(settings), 1000); ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        const auto segment = engine.openSegment("owner");
+        if (!segment) return segment.status();
+        samples.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+        if (Status status = engine.closeSegment(*segment); !status) return status;
+    }
+    return percentiles(samples);
+}
+
+/// From the call of publish to the watcher of another store, among a thousand segments.
+Result<Figures> notify(const Settings& settings) {
+    auto rig = StoreRig::make(settings);
+    if (!rig) return rig.status();
+    if (Status status = (*rig)->publishAll(); !status) return status;
+    struct Heard {
+        std::uint64_t version = 0;
+        std::function<void(Status)> answer;
+    };
+    const auto heard = std::make_shared<Heard>();
+    const Incarnation incarnation = Incarnation::random();
+    // The subscription stands when the first event, the one of missed ones, has come.
+    const Status subscribed = (*rig)->ask<Status>([&](auto answer) {
+        heard->answer = answer;
+        (*rig)->other->watch([heard](const SegmentEvent& event) {
+            if (event.kind != SegmentEvent::Kind::Missed && event.version != heard->version) return;
+            if (const auto told = std::exchange(heard->answer, {})) told(Status::ok());
+        });
+    });
+    if (!subscribed) return subscribed;
+    return timeEach(std::min<std::size_t>(samplesOf(settings), 2000), [&](std::size_t i) {
+        return (*rig)->ask<Status>([&](auto answer) {
+            heard->version = i + 2;
+            heard->answer = answer;
+            (*rig)->store->publish(makeSegment("changing", incarnation, i + 2, 1), std::chrono::minutes(10),
+                                   [](const Status&) {});
+        });
+    });
+}
+
+/// Milliseconds for a record of many regions: publish, resolve, and the cheap look at its head.
+Result<Figures> large(const Settings& settings) {
+    auto rig = StoreRig::make(settings);
+    if (!rig) return rig.status();
+    const Incarnation incarnation = Incarnation::random();
+    constexpr std::size_t kRounds = 20;
+    const auto median_ms = [](Result<Figures> times) { return times ? (*times)["p50"] / 1000 : -1.0; };
+    const double publish = median_ms(timeEach(kRounds, [&](std::size_t i) {
+        return (*rig)->publish(makeSegment("large", incarnation, i + 1, kManyRegions));
+    }));
+    const double resolve = median_ms(timeEach(kRounds, [&](std::size_t) { return (*rig)->resolve("large").status(); }));
+    const double inspect = median_ms(timeEach(kRounds * 10, [&](std::size_t) {
+        return (*rig)
+            ->ask<Result<RecordHead>>([&](auto answer) { (*rig)->store->inspect("large", kTimeout, answer); })
+            .status();
+    }));
+    if (publish < 0 || resolve < 0 || inspect < 0) return {Code::Internal, "a store call failed"};
+    return Figures{{"publish", publish}, {"resolve", resolve}, {"inspect", inspect}};
+}
+
+}  // namespace
+
+std::vector<Row> redisRows() {
+    std::vector<Row> rows;
+    Row resolve;
+    resolve.name = "redis.resolve";
+    resolve.about = "resolve of a new name over loopback, a thousand segments stored, beside a bare GET";
+    resolve.contenders = {{"bare GET", bareGet}, {"troupe", resolveNames}, {"troupe on the loop", resolveOnLoop}};
+    resolve.comparisons = {{".p50", "us", "troupe", "p50", "bare GET", "", Target::ratioAtMost(3)},
+                           {".p99", "us", "troupe", "p99", "bare GET", "", {}},
+                           {".loop.p50", "us", "troupe on the loop", "p50", "bare GET", "", {}}};
+    rows.push_back(std::move(resolve));
+    Row open;
+    open.name = "redis.open";
+    open.about = "openSegment of a new name: resolve, connect, handshake, descriptor";
+    open.contenders = {{"troupe", openSegments}};
+    open.comparisons = {{".p50", "us", "troupe", "p50", "", "", {}}, {".p99", "us", "troupe", "p99", "", "", {}}};
+    rows.push_back(std::move(open));
+    Row change;
+    change.name = "redis.notify";
+    change.about = "from publish to the watcher of another engine, a thousand segments stored";
+    change.contenders = {{"troupe", notify}};
+    change.comparisons = {{".p50", "us", "troupe", "p50", "", "", {}}, {".p99", "us", "troupe", "p99", "", "", {}}};
+    rows.push_back(std::move(change));
+    Row many;
+    many.name = "redis.regions";
+    many.about = "a record of 10,000 regions: publish, resolve, and inspect (whose record is it)";
+    many.contenders = {{"troupe", large}};
+    many.comparisons = {{".publish", "ms", "troupe", "publish", "", "", {}},
+                        {".resolve", "ms", "troupe", "resolve", "", "", {}},
+                        {".inspect", "ms", "troupe", "inspect", "", "", {}}};
+    rows.push_back(std::move(many));
+    return rows;
+}
+
+}  // namespace troupe::bench

@@ -1,0 +1,105 @@
+#include "metadata_redis/redis_listing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "metadata_redis/redis_errors.h"
+
+namespace troupe {
+
+namespace {
+
+// Keys that the server looks at for one page of SCAN: some tens of microseconds of its time.
+constexpr const char* kPage = "500";
+constexpr std::size_t kMaxRecords = 1u << 20;
+
+// Records on their way at once: hides the round trip, and bounds what is held of large ones.
+constexpr std::size_t kUnderWay = 32;
+
+}  // namespace
+
+RedisListing::RedisListing(Reactor& reactor, std::weak_ptr<RedisLife> life, const RedisRecords& records,
+                           RedisClient& client, Duration timeout, MetadataStore::ListCallback done)
+    : reactor_(reactor),
+      life_(std::move(life)),
+      records_(records),
+      client_(client),
+      deadline_(saturatedAdd(reactor.now(), timeout)),
+      done_(std::move(done)) {}
+
+void RedisListing::start() { scan("0"); }
+
+/// Hands a reply that is no error to `handle`; any other ends the listing.
+template <class Handle>
+RedisClient::ReplyCallback RedisListing::then(Handle handle) {
+    return [self = shared_from_this(), handle = std::move(handle)](const Result<RedisReply>& reply) {
+        if (!self->done_ || !RedisLife::of(self->life_)) return;
+        if (!reply) return self->finish(reply.status());
+        handle(*self, *reply);
+    };
+}
+
+void RedisListing::scan(const std::string& cursor) {
+    client_.run({"SCAN", cursor, "MATCH", records_.pattern(), "COUNT", kPage}, left(),
+                then([](RedisListing& self, const RedisReply& page) { self.onPage(page); }));
+}
+
+void RedisListing::onPage(const RedisReply& page) {
+    const auto& parts = page.elements;
+    if (parts.size() != 2 || !parts[0].isString() || parts[1].type != RedisReply::Type::Array)
+        return finish(wrongReply(page, "a page of keys"));
+    for (const RedisReply& key : parts[1].elements) {
+        const std::string_view name = records_.segmentOf(key.text);
+        if (!key.isString() || name.empty() || name.size() > kMaxSegmentName) continue;
+        names_.emplace(name);
+    }
+    if (names_.size() > kMaxRecords)
+        return finish(Status(Code::CapacityExceeded, "more than " + std::to_string(kMaxRecords) + " segments"));
+    if (parts[0].text != "0") return scan(parts[0].text);
+    next_ = names_.begin();
+    fetch();
+}
+
+void RedisListing::fetch() {
+    while (done_ && under_way_ < kUnderWay && next_ != names_.end()) {
+        ++under_way_;
+        client_.run({"GET", records_.key(*next_)}, left(),
+                    then([name = *next_](RedisListing& self, const RedisReply& reply) { self.onRecord(name, reply); }));
+        ++next_;
+    }
+    if (under_way_ != 0 || next_ != names_.end() || !done_) return;
+    std::sort(found_.begin(), found_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    finish(std::move(found_));
+}
+
+void RedisListing::onRecord(const std::string& name, const RedisReply& record) {
+    if (!record.isString()) {
+        // Gone since the page was read.
+        --under_way_;
+        return fetch();
+    }
+    client_.run({"PTTL", records_.key(name)}, left(),
+                then([name, bytes = record.text.size(), desc = decodeSegmentDesc(record.text)](
+                         RedisListing& self, const RedisReply& lease) { self.onLease(name, bytes, desc, lease); }));
+}
+
+void RedisListing::onLease(const std::string& name, std::size_t bytes, const Result<SegmentDesc>& desc,
+                           const RedisReply& lease) {
+    --under_way_;
+    if (lease.type != RedisReply::Type::Integer) return finish(wrongReply(lease, "a time to live"));
+    // -2: gone; -1: it stays.
+    constexpr std::int64_t kCentury = 100ll * 365 * 24 * 3600 * 1000;
+    if (lease.integer != -2) {
+        std::optional<Duration> left;
+        if (lease.integer >= 0) left = std::chrono::milliseconds(std::min(lease.integer, kCentury));
+        found_.push_back({name, left, bytes, desc});
+    }
+    fetch();
+}
+
+void RedisListing::finish(Result<std::vector<StoredSegment>> result) {
+    const auto done = std::exchange(done_, {});
+    done(std::move(result));
+}
+
+}  // namespace troupe

@@ -1,0 +1,267 @@
+#include "metadata_redis/redis_publisher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "metadata_redis/redis_errors.h"
+
+namespace troupe {
+
+namespace {
+
+// Between attempts to write that the server refuses (it is full, it is loading): doubling.
+constexpr auto kFirstPause = std::chrono::milliseconds(100);
+constexpr auto kLongestPause = std::chrono::milliseconds(1000);
+
+std::string milliseconds(Duration span) {
+    const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(span).count();
+    return std::to_string(std::max<decltype(count)>(count, 1));
+}
+
+}  // namespace
+
+RedisPublisher::RedisPublisher(Reactor& reactor, const Config& settings, Logger log, std::weak_ptr<RedisLife> life,
+                               const RedisRecords& records, RedisClient& client)
+    : reactor_(reactor),
+      settings_(settings),
+      log_(std::move(log)),
+      life_(std::move(life)),
+      records_(records),
+      client_(client) {}
+
+RedisPublisher::~RedisPublisher() { stop(); }
+
+void RedisPublisher::stop() {
+    for (const auto& [name, record] : published_) {
+        reactor_.cancelTimer(record.answer_timer);
+        reactor_.cancelTimer(record.work_timer);
+    }
+}
+
+RedisPublisher::Record* RedisPublisher::find(const std::string& name, std::uint64_t serial) {
+    const auto found = published_.find(name);
+    return found != published_.end() && found->second.serial == serial ? &found->second : nullptr;
+}
+
+void RedisPublisher::publish(const SegmentDesc& desc, Duration ttl, DoneCallback done) {
+    if (Status bad = checkSegmentName(desc.name); !bad)
+        return reactor_.post([life = life_, bad = std::move(bad), done = std::move(done)] {
+            if (const auto alive = RedisLife::of(life)) done(bad);
+        });
+    Record& record = published_[desc.name];
+    const std::string incarnation = desc.incarnation.toString();
+    if (record.serial == 0) record.serial = next_serial_++;
+    record.json = encodeSegmentDesc(desc);
+    record.incarnation = incarnation;
+    record.version = std::to_string(desc.version);
+    record.ttl = ttl;
+    record.event =
+        RedisRecords::encodeEvent({SegmentEvent::Kind::Published, desc.name, desc.version, desc.incarnation});
+    record.dirty = true;
+    record.waiting.push_back(std::move(done));
+    if (record.answer_timer == 0) {
+        const auto late = [this, name = desc.name, serial = record.serial] {
+            if (Record* self = find(name, serial)) tooLate(name, *self);
+        };
+        record.answer_timer = reactor_.runAt(reactor_.now() + settings_.redis_command_timeout, late);
+    }
+    client_.link().start();
+    work(desc.name, record);
+}
+
+void RedisPublisher::withdraw(const std::string& name, DoneCallback done) {
+    const auto later = [this](Status status, DoneCallback who) {
+        reactor_.post([life = life_, status = std::move(status), who = std::move(who)] {
+            if (const auto alive = RedisLife::of(life)) who(status);
+        });
+    };
+    const auto found = published_.find(name);
+    if (found == published_.end()) return later(Status::ok(), std::move(done));
+    Record record = std::move(found->second);
+    published_.erase(found);
+    reactor_.cancelTimer(record.answer_timer);
+    reactor_.cancelTimer(record.work_timer);
+    const Status withdrawn(Code::Canceled, "segment '" + name + "' was withdrawn");
+    for (auto* callbacks : {&record.waiting, &record.running})
+        for (DoneCallback& each : *callbacks) later(withdrawn, std::move(each));
+    RedisConnection* connection = client_.connection();
+    // Without a connection the record stays until its lease ends.
+    if (connection == nullptr) return later(client_.trouble(), std::move(done));
+    const auto incarnation = Incarnation::parse(record.incarnation);
+    const std::string event =
+        RedisRecords::encodeEvent({SegmentEvent::Kind::Withdrawn, name, 0, incarnation ? *incarnation : Incarnation{}});
+    const std::string key = records_.key(name);
+    const std::string channel = records_.channel();
+    connection->command(
+        {"EVAL", kRemoveScript, "1", key, record.incarnation, channel, event},
+        reactor_.now() + settings_.redis_command_timeout,
+        [life = life_, done = std::move(done)](const Result<RedisReply>& reply) {
+            const auto alive = RedisLife::of(life);
+            if (!alive) return;
+            if (!reply) return done(reply.status());
+            done(reply->type == RedisReply::Type::Integer ? Status::ok() : wrongReply(*reply, "a number"));
+        });
+}
+
+void RedisPublisher::onUp() {
+    // The server may have lost everything, or be another: renewing finds out, and costs little if not.
+    for (auto& [name, record] : published_) work(name, record);
+}
+
+// --- writing and renewing ----------------------------------------------------------------------------------------
+
+template <class Handle>
+RedisConnection::ReplyCallback RedisPublisher::whileItLasts(const std::string& name, std::uint64_t serial,
+                                                            Handle handle) {
+    return [this, life = life_, name, serial, handle](const Result<RedisReply>& reply) {
+        const auto alive = RedisLife::of(life);
+        Record* record = alive ? find(name, serial) : nullptr;
+        if (record == nullptr) return;
+        record->sent = Sent::Nothing;
+        (this->*handle)(name, *record, reply);
+    };
+}
+
+void RedisPublisher::work(const std::string& name, Record& record) {
+    if (record.sent != Sent::Nothing || client_.connection() == nullptr) return;
+    reactor_.cancelTimer(std::exchange(record.work_timer, 0));
+    if (record.dirty)
+        write(name, record);
+    else
+        renew(name, record);
+}
+
+void RedisPublisher::write(const std::string& name, Record& record) {
+    record.sent = Sent::Record;
+    record.dirty = false;
+    std::move(record.waiting.begin(), record.waiting.end(), std::back_inserter(record.running));
+    record.waiting.clear();
+    const std::string key = records_.key(name);
+    const std::string channel = records_.channel();
+    const std::string ttl = milliseconds(record.ttl);
+    // No deadline of its own: a large record may take long, and silence ends the connection.
+    client_.connection()->command(
+        {"EVAL", kPublishScript, "1", key, record.json, ttl, record.incarnation, record.version, channel, record.event},
+        kForever, whileItLasts(name, record.serial, &RedisPublisher::written));
+}
+
+void RedisPublisher::renew(const std::string& name, Record& record) {
+    record.sent = Sent::Renewal;
+    const std::string key = records_.key(name);
+    const std::string ttl = milliseconds(record.ttl);
+    client_.connection()->command({"EVAL", kRenewScript, "1", key, ttl, record.incarnation, record.version}, kForever,
+                                  whileItLasts(name, record.serial, &RedisPublisher::renewed));
+}
+
+void RedisPublisher::written(const std::string& name, Record& record, const Result<RedisReply>& reply) {
+    if (!reply) return failed(name, record, reply.status(), true);
+    if (reply->isString()) return held(name, record, reply->text);
+    if (reply->type != RedisReply::Type::Integer || reply->integer != 1) {
+        const Status why = wrongReply(*reply, "1");
+        if (isReadOnlyError(*reply)) client_.link().reconnect(why);
+        return failed(name, record, why, true);
+    }
+    if (!record.problem.isOk()) log_->warn("segment {} is published again", name);
+    record.claimed = true;
+    record.failures = 0;
+    record.problem = Status::ok();
+    workAt(name, record, record.ttl / 3);
+    auto running = std::exchange(record.running, {});
+    if (record.waiting.empty()) reactor_.cancelTimer(std::exchange(record.answer_timer, 0));
+    // A later version came meanwhile.
+    if (record.dirty) work(name, record);
+    answer(std::move(running), Status::ok());
+}
+
+void RedisPublisher::renewed(const std::string& name, Record& record, const Result<RedisReply>& reply) {
+    if (reply && reply->type == RedisReply::Type::Integer) {
+        record.failures = 0;
+        if (reply->integer == 1 && !record.problem.isOk()) log_->warn("the lease of segment {} is renewed again", name);
+        record.problem = Status::ok();
+        if (reply->integer != 1) {
+            log_->info("segment {} is not in the store any more; publishing it again", name);
+            record.dirty = true;
+        }
+        workAt(name, record, record.ttl / 3);
+        if (record.dirty) work(name, record);
+        return;
+    }
+    const Status why = reply ? wrongReply(*reply, "a number") : reply.status();
+    if (reply && isReadOnlyError(*reply)) client_.link().reconnect(why);
+    failed(name, record, why, false);
+}
+
+/// Another incarnation has the name.
+void RedisPublisher::held(const std::string& name, Record& record, const std::string& head) {
+    const Status status(Code::AlreadyExists, "segment '" + name + "' is held by " + describeHolder(head));
+    auto running = std::exchange(record.running, {});
+    if (record.claimed) {
+        // We had it and lost it while the store was away; it may become free again.
+        complain(record, status);
+        record.dirty = true;
+        workAt(name, record, record.ttl / 3);
+    } else {
+        std::move(record.waiting.begin(), record.waiting.end(), std::back_inserter(running));
+        reactor_.cancelTimer(record.answer_timer);
+        reactor_.cancelTimer(record.work_timer);
+        published_.erase(published_.find(std::string(name)));
+    }
+    answer(std::move(running), status);
+}
+
+void RedisPublisher::failed(const std::string& name, Record& record, const Status& why, bool wrote) {
+    const bool lost = client_.connection() == nullptr;
+    if (lost) {
+        // Those who wait still may: the connection may be back in time.
+        record.dirty = record.dirty || wrote;
+        record.waiting.insert(record.waiting.begin(), std::make_move_iterator(record.running.begin()),
+                              std::make_move_iterator(record.running.end()));
+        record.running.clear();
+        return;
+    }
+    complain(record, why);
+    record.dirty = true;
+    const Duration pause = std::min<Duration>(kFirstPause * (1 << std::min(record.failures++, 10u)), kLongestPause);
+    workAt(name, record, pause);
+    auto running = std::exchange(record.running, {});
+    if (record.waiting.empty()) reactor_.cancelTimer(std::exchange(record.answer_timer, 0));
+    answer(std::move(running), why.withContext("redis " + client_.link().server()));
+}
+
+void RedisPublisher::workAt(const std::string& name, Record& record, Duration pause) {
+    reactor_.cancelTimer(record.work_timer);
+    record.work_timer = reactor_.runAt(saturatedAdd(reactor_.now(), pause), [this, name, serial = record.serial] {
+        Record* self = find(name, serial);
+        if (self == nullptr) return;
+        self->work_timer = 0;
+        work(name, *self);
+    });
+}
+
+// --- answers -----------------------------------------------------------------------------------------------------
+
+void RedisPublisher::tooLate(const std::string& name, Record& record) {
+    record.answer_timer = 0;
+    auto late = std::exchange(record.waiting, {});
+    std::move(record.running.begin(), record.running.end(), std::back_inserter(late));
+    record.running.clear();
+    const Status why = client_.connection() == nullptr ? client_.trouble()
+                       : !record.problem.isOk()        ? record.problem
+                                                       : Status(Code::Timeout, "the server has not answered yet");
+    answer(std::move(late), Status(why.code(), "segment '" + name + "' is not published yet: " + why.message()));
+}
+
+/// Once for each kind of problem.
+void RedisPublisher::complain(Record& record, const Status& why) {
+    if (std::exchange(record.problem, why).code() != why.code()) log_->warn("{}", why.toString());
+}
+
+void RedisPublisher::answer(std::vector<DoneCallback> who, const Status& status) {
+    const auto alive = RedisLife::of(life_);
+    for (const DoneCallback& each : who) {
+        if (!alive || alive->ended) return;
+        each(status);
+    }
+}
+
+}  // namespace troupe

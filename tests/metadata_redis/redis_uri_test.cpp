@@ -1,0 +1,146 @@
+#include "metadata_redis/redis_uri.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace troupe {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string refusal(const std::string& text) {
+    const auto uri = RedisUri::parse(text);
+    EXPECT_EQ(uri.status().code(), Code::InvalidArgument) << text;
+    return uri.status().message();
+}
+
+TEST(RedisUri, OneServer) {
+    const auto uri = RedisUri::parse("redis://10.0.0.1:7000/3");
+    ASSERT_TRUE(uri) << uri.status().toString();
+    EXPECT_EQ(uri->kind, RedisUri::Kind::Server);
+    EXPECT_EQ(uri->hosts, (std::vector<Endpoint>{{"10.0.0.1", 7000}}));
+    EXPECT_EQ(uri->database, 3u);
+    EXPECT_TRUE(uri->user.empty() && uri->password.empty());
+    EXPECT_EQ(uri->toString(), "redis://10.0.0.1:7000/3");
+}
+
+TEST(RedisUri, PortAndDatabaseHaveDefaults) {
+    for (const char* text : {"redis://node7", "redis://node7/", "redis://node7:6379", "redis://node7/0"}) {
+        const auto uri = RedisUri::parse(text);
+        ASSERT_TRUE(uri) << uri.status().toString();
+        EXPECT_EQ(uri->hosts, (std::vector<Endpoint>{{"node7", 6379}})) << text;
+        EXPECT_EQ(uri->database, 0u);
+    }
+}
+
+TEST(RedisUri, UserAndPasswordArePercentDecoded) {
+    const auto uri = RedisUri::parse("redis://fleet%40a:p%2Fw%3A%25%20@node7:6379");
+    ASSERT_TRUE(uri) << uri.status().toString();
+    EXPECT_EQ(uri->user, "fleet@a");
+    EXPECT_EQ(uri->password, "p/w:% ");
+    const auto only_password = RedisUri::parse("redis://:secret:with@colon@node7");
+    ASSERT_TRUE(only_password);
+    EXPECT_EQ(only_password->user, "");
+    EXPECT_EQ(only_password->password, "secret:with@colon");
+}
+
+TEST(RedisUri, V6HostsStandInBrackets) {
+    const auto uri = RedisUri::parse("redis://[fe80::1]:7000");
+    ASSERT_TRUE(uri) << uri.status().toString();
+    EXPECT_EQ(uri->hosts, (std::vector<Endpoint>{{"fe80::1", 7000}}));
+    EXPECT_EQ(RedisUri::parse("redis://[::1]")->hosts, (std::vector<Endpoint>{{"::1", 6379}}));
+    EXPECT_THAT(refusal("redis://fe80::1"), HasSubstr("brackets"));
+}
+
+TEST(RedisUri, AUnixSocketHasAPath) {
+    const auto uri = RedisUri::parse("redis+unix:///run/redis%20a/sock?db=2");
+    ASSERT_TRUE(uri) << uri.status().toString();
+    EXPECT_EQ(uri->kind, RedisUri::Kind::Unix);
+    EXPECT_EQ(uri->path, "/run/redis a/sock");
+    EXPECT_EQ(uri->database, 2u);
+    EXPECT_EQ(RedisUri::parse("redis+unix://:pw@/run/sock")->password, "pw");
+    EXPECT_THAT(refusal("redis+unix://run/sock"), HasSubstr("absolute"));
+    EXPECT_THAT(refusal("redis+unix:///"), HasSubstr("path is missing"));
+    EXPECT_THAT(refusal("redis+unix:///sock?x=1"), HasSubstr("?db=N"));
+    EXPECT_THAT(refusal("redis+unix:///" + std::string(200, 'x')), HasSubstr("201 bytes"));
+}
+
+TEST(RedisUri, SentinelsAreAListAndAName) {
+    const auto uri = RedisUri::parse("redis+sentinel://:pw@s1:5000,[::1],s3/main%20one/4");
+    ASSERT_TRUE(uri) << uri.status().toString();
+    EXPECT_EQ(uri->kind, RedisUri::Kind::Sentinel);
+    EXPECT_EQ(uri->hosts, (std::vector<Endpoint>{{"s1", 5000}, {"::1", 26379}, {"s3", 26379}}));
+    EXPECT_EQ(uri->master_name, "main one");
+    EXPECT_EQ(uri->password, "pw");
+    EXPECT_EQ(uri->database, 4u);
+    EXPECT_EQ(uri->toString(), "redis+sentinel://s1:5000,[::1]:26379,s3:26379/main one/4");
+    EXPECT_THAT(refusal("redis+sentinel://s1,s2"), HasSubstr("master's name"));
+    EXPECT_THAT(refusal("redis+sentinel://s1,,s2/main"), HasSubstr("host is missing"));
+}
+
+TEST(RedisUri, ErrorsNameTheValue) {
+    EXPECT_THAT(refusal("rediss://h"), HasSubstr("scheme"));
+    EXPECT_THAT(refusal("redis://"), HasSubstr("host is missing"));
+    EXPECT_THAT(refusal("redis://h:99999"), HasSubstr("h:99999"));
+    EXPECT_THAT(refusal("redis://h:0"), HasSubstr("h:0"));
+    EXPECT_THAT(refusal("redis://h/x"), HasSubstr("'x' is not a number"));
+    EXPECT_THAT(refusal("redis://h/-1"), HasSubstr("'-1'"));
+    EXPECT_THAT(refusal("redis://h/1/2"), HasSubstr("'1/2'"));
+    EXPECT_THAT(refusal("redis://h/99999999999"), HasSubstr("99999999999"));
+}
+
+TEST(RedisUri, ErrorsNeverHoldThePassword) {
+    for (const char* text :
+         {"redis://user:hunter2@h/x", "redis://:hunter2@", "redis://hunter2@h", "redis://u:hunter2%zz@h",
+          "redis://u:hun/ter2@h", "redit://u:hunter2@h", "redis+sentinel://u:hunter2@a,,b/n",
+          "redis+unix://u:hunter2@x/sock", "redis://u:hunter2@h:1:2:3"}) {
+        EXPECT_THAT(refusal(text), AllOf(Not(HasSubstr("hunter2")), Not(HasSubstr("ter2")), HasSubstr("***"))) << text;
+    }
+    const auto uri = RedisUri::parse("redis://user:hunter2@h:1");
+    ASSERT_TRUE(uri);
+    EXPECT_THAT(uri->toString(), Not(HasSubstr("hunter2")));
+}
+
+class Passwords : public testing::Test {
+  protected:
+    void SetUp() override { settings_.redis_password_file = path_; }
+    void TearDown() override { std::filesystem::remove(path_); }
+    void write(const std::string& text) { std::ofstream(path_) << text; }
+
+    const std::string path_ = testing::TempDir() + "troupe_redis_password_" + std::to_string(::getpid());
+    Config settings_;
+};
+
+TEST_F(Passwords, TheUriWinsThenTheSettingThenTheFile) {
+    write("from file\nsecond line\n");
+    RedisUri uri = *RedisUri::parse("redis://h");
+    ASSERT_TRUE(addConfiguredPassword(uri, settings_));
+    EXPECT_EQ(uri.password, "from file");
+    settings_.redis_password = "from settings";
+    uri = *RedisUri::parse("redis://h");
+    ASSERT_TRUE(addConfiguredPassword(uri, settings_));
+    EXPECT_EQ(uri.password, "from settings");
+    uri = *RedisUri::parse("redis://:own@h");
+    ASSERT_TRUE(addConfiguredPassword(uri, settings_));
+    EXPECT_EQ(uri.password, "own");
+}
+
+TEST_F(Passwords, AFileThatGivesNoneIsAnErrorThatNamesIt) {
+    RedisUri uri = *RedisUri::parse("redis://h");
+    EXPECT_THAT(addConfiguredPassword(uri, settings_).message(), AllOf(HasSubstr(path_), HasSubstr("No such file")));
+    for (const std::string& text : {std::string(), std::string("\nx\n"), std::string(5000, 'x')}) {
+        write(text);
+        EXPECT_EQ(addConfiguredPassword(uri, settings_).code(), Code::InvalidArgument);
+    }
+    write("crlf\r\n");
+    ASSERT_TRUE(addConfiguredPassword(uri, settings_));
+    EXPECT_EQ(uri.password, "crlf");
+}
+
+}  // namespace
+}  // namespace troupe
