@@ -39,7 +39,10 @@ SegmentDirectory::SegmentDirectory(caf::actor_config& config, Loop& loop, Local 
       next_index_(kFirstRemoteIndex) {}
 
 caf::behavior SegmentDirectory::make_behavior() {
-    set_down_handler([this](const caf::down_msg& down) { monitorEnded(down); });
+    set_down_handler([this](const caf::down_msg& down) {
+        if (std::erase_if(subscribers_, [&](const caf::actor& each) { return each.address() == down.source; }) == 0)
+            monitorEnded(down);
+    });
     if (store_) beginWithStore();
     return {
         [this](const OpenSegment& request) { open(request); },
@@ -49,7 +52,10 @@ caf::behavior SegmentDirectory::make_behavior() {
         [this](const ExplainSegment& request) { explain(request); },
         [this](const PublishLocal& request) { publishLocal(request); },
         [this](const DescribeLocal& request) { describeLocal(request); },
-        [this](const SubscribePeers& request) { subscribers_.push_back(request.subscriber); },
+        [this](const SubscribePeers& request) {
+            subscribers_.push_back(request.subscriber);
+            monitor(request.subscriber);
+        },
         [this](const PeerDescribed& event) { described(event); },
         [this](const PeerTrouble& event) { troubled(event); },
         [this](const SuspectPeer& event) { suspect(event); },

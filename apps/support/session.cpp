@@ -62,9 +62,11 @@ Status checkEngineArguments(const EngineArguments& arguments) {
     const auto config = loadConfig(arguments.common);
     if (!config) return config.status();
     if (isP2p(arguments.metadata)) return Status::ok();
+    const auto store = makeStore(arguments.metadata, config->config(), makeSilentLogger());
+    if (!store) return store.status();
     if (arguments.name.empty())
         return {Code::InvalidArgument, "with --metadata of a store the own segment needs a --name"};
-    return makeStore(arguments.metadata, config->config(), makeSilentLogger()).status();
+    return Status::ok();
 }
 
 Status checkTarget(const EngineArguments& arguments, const std::string& target) {

@@ -54,7 +54,7 @@ class IncludeCheck(unittest.TestCase):
         self.assert_fault({"tcp_backend/nic.cpp": '  #  include "actors/loop.h"\n'}, "tcp_backend/nic.cpp:1:")
 
     def test_caf_stays_above_the_backends(self):
-        for path in ("base/a.h", "transports/a.h", "control/a.cpp", "tcp_backend/a.cpp", "bench/a.cpp"):
+        for path in ("base/a.h", "transports/a.h", "control/a.cpp", "tcp_backend/a.cpp", "host_backend/a.cpp"):
             self.assert_fault({path: "#include <caf/all.hpp>\n"}, f"{path}:1:", "caf/all.hpp")
             self.assert_fault({path: '#include "caf/all.hpp"\n'}, f"{path}:1:", "caf/all.hpp")
 
