@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Boots Debian's kernel under QEMU with Soft-RoCE devices, runs a command inside and ends as it ended.
+
+The guest sees this machine's file system read-only over 9p, at the same paths, with its own /tmp, /run and /dev/shm;
+what the command writes under $OUT comes back (--out). Its output is shown as it comes. Exit status: the command's;
+70 when the guest hung, panicked or did not boot; 69 when a package is missing here.
+
+    vm.py [--rails N] [--timeout SECONDS] [--numa] -- COMMAND...
+"""
+import argparse
+import glob
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+# sysexits.h: EX_UNAVAILABLE and EX_SOFTWARE, which tests do not use.
+MISSING, BROKEN = 69, 70
+# Under TCG on two busy cores a boot was seen to take 25 s; a hang is told from that by this much.
+BOOT_SECONDS = 120
+# Modules that /init needs before it sees the host's file system; later ones are loaded from there.
+BOOT_MODULES = ["virtio_pci", "9pnet_virtio", "9p"]
+PROGRAMS = ["qemu-system-x86_64", "busybox", "cpio", "modprobe", "ip", "rdma", "ibv_devinfo"]
+# Nested in a VM, KVM may refuse the one capability MSR that -cpu max brings (QEMU 7.2 then aborts).
+CPU = {"kvm": "max,-arch-capabilities", "tcg": "max"}
+# Each guest NIC of --numa sits behind a root port of a bridge that belongs to one of two NUMA nodes.
+NUMA_ARGUMENTS = """
+    -object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G
+    -numa node,nodeid=0,cpus=0,memdev=m0 -numa node,nodeid=1,cpus=1,memdev=m1
+    -device pxb-pcie,id=pxb0,bus=pcie.0,bus_nr=32,numa_node=0 -device pxb-pcie,id=pxb1,bus=pcie.0,bus_nr=64,numa_node=1
+    -device pcie-root-port,id=rp0,bus=pxb0,chassis=1,slot=1 -device pcie-root-port,id=rp1,bus=pxb1,chassis=2,slot=2
+    -netdev hubport,id=n0,hubid=0 -netdev hubport,id=n1,hubid=0
+    -device virtio-net-pci,netdev=n0,bus=rp0,mac=52:54:00:00:00:01
+    -device virtio-net-pci,netdev=n1,bus=rp1,mac=52:54:00:00:00:02
+""".split()
+
+
+def fail(status, text):
+    print(f"vm: {text}", file=sys.stderr, flush=True)
+    sys.exit(status)
+
+
+def find_kernel():
+    """The newest kernel that has both an image and Soft-RoCE; running one's own kernel is not needed."""
+    for image in sorted(glob.glob("/boot/vmlinuz-*"), key=os.path.getmtime, reverse=True):
+        version = image.split("vmlinuz-", 1)[1]
+        if glob.glob(f"/lib/modules/{version}/kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko*"):
+            return image, version
+    fail(MISSING, "no kernel with Soft-RoCE under /boot and /lib/modules: apt-get install linux-image-amd64")
+
+
+def module_files(version):
+    files = []
+    for module in BOOT_MODULES:
+        shown = subprocess.run(["modprobe", "-S", version, "--show-depends", module], capture_output=True, text=True)
+        if shown.returncode != 0:
+            fail(MISSING, f"kernel {version} has no module {module}: {shown.stderr.strip()}")
+        for line in shown.stdout.splitlines():
+            kind, _, path = line.strip().partition(" ")
+            if kind == "insmod" and path.strip() not in files:
+                files.append(path.strip())
+    return files
+
+
+def build_initramfs(folder, version):
+    root = folder / "root"
+    for name in ["bin", "modules", "proc", "sys", "dev", "new"]:
+        (root / name).mkdir(parents=True)
+    shutil.copy(shutil.which("busybox"), root / "bin/busybox")
+    # Numbered: they are loaded in this order.
+    for number, path in enumerate(module_files(version)):
+        shutil.copy(path, root / "modules" / f"{number:02}-{os.path.basename(path)}")
+    shutil.copy(HERE / "init.sh", root / "init")
+    os.chmod(root / "init", 0o755)
+    names = "\n".join(str(path.relative_to(root)) for path in sorted(root.rglob("*")))
+    image = folder / "initramfs"
+    with open(image, "wb") as out:
+        packed = subprocess.run(["cpio", "--quiet", "-o", "-H", "newc"], input=names.encode(), cwd=root, stdout=out)
+    if packed.returncode != 0:
+        fail(BROKEN, "cpio failed")
+    return image
+
+
+def kvm_works():
+    """/dev/kvm may be there and not open. Inside of a VM it may open and then never run the first instruction, which
+    only a boot would tell: there it is not tried."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK) or " hypervisor" in pathlib.Path("/proc/cpuinfo").read_text():
+        return False
+    try:
+        tried = subprocess.run(["qemu-system-x86_64", "-accel", "kvm", "-machine", "q35", "-cpu", CPU["kvm"],
+                                "-display", "none", "-nodefaults", "-S", "-monitor", "stdio"],
+                               input=b"quit\n", capture_output=True, timeout=10)
+        return tried.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+class Tail:
+    """Copies what a growing file has more than last time to standard output."""
+
+    def __init__(self, path):
+        self.path = path
+        self.offset = 0
+
+    def copy(self):
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.offset)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        self.offset += len(data)
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def command_line(arguments, folder, share, image, initramfs):
+    accel = arguments.accel or ("kvm" if kvm_works() else "tcg")
+    line = ["qemu-system-x86_64", "-accel", "tcg,thread=multi" if accel == "tcg" else "kvm",
+            "-machine", "q35", "-cpu", CPU[accel], "-smp", "2,sockets=2,cores=1" if arguments.numa else "2",
+            "-m", "2G" if arguments.numa else arguments.memory, "-display", "none", "-no-reboot",
+            "-serial", f"file:{folder / 'console'}", "-kernel", image, "-initrd", str(initramfs),
+            "-append", "console=ttyS0 quiet panic=-1 oops=panic rcupdate.rcu_cpu_stall_suppress=1",
+            "-virtfs", "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap",
+            "-virtfs", f"local,path={share},mount_tag=out,security_model=none", "-nic", "none"]
+    return line + (NUMA_ARGUMENTS if arguments.numa else [])
+
+
+def console_tail(folder):
+    try:
+        text = (folder / "console").read_text(errors="replace").replace("\r", "")
+    except FileNotFoundError:
+        return "(the console is empty)"
+    return "\n".join(text.splitlines()[-40:])
+
+
+def run(arguments, folder):
+    share = folder / "share"
+    share.mkdir()
+    image, version = find_kernel()
+    initramfs = build_initramfs(folder, version)
+    (share / "command").write_text(" ".join(shlex.quote(word) for word in arguments.command) + "\n")
+    (share / "environment").write_text(
+        f"VM_CWD={shlex.quote(os.getcwd())}\nVM_RAILS={arguments.rails}\nVM_SETUP={shlex.quote(str(HERE))}\n"
+        f"VM_NOW={int(time.time())}\nVM_VERBOSE={int(arguments.verbose)}\n")
+    console_file = open(folder / "qemu", "wb")
+    qemu = subprocess.Popen(command_line(arguments, folder, share, image, initramfs), stdin=subprocess.DEVNULL,
+                            stdout=console_file, stderr=subprocess.STDOUT)
+    tail = Tail(share / "output")
+    started = time.monotonic()
+    hung = None
+    try:
+        while qemu.poll() is None:
+            time.sleep(0.1)
+            tail.copy()
+            passed = time.monotonic() - started
+            if passed > BOOT_SECONDS and not (share / "booted").exists():
+                hung = f"the guest did not boot within {BOOT_SECONDS} s"
+            elif passed > arguments.timeout:
+                hung = f"the command did not end within {arguments.timeout} s"
+            if hung:
+                break
+    finally:
+        if qemu.poll() is None:
+            qemu.kill()
+        qemu.wait()
+    tail.copy()
+    if arguments.out:
+        shutil.copytree(share, arguments.out, dirs_exist_ok=True)
+    try:
+        status = int((share / "status").read_text())
+    except (FileNotFoundError, ValueError):
+        status = None
+    if status is not None and not hung:
+        return status
+    console = console_tail(folder)
+    why = hung or ("the guest's kernel panicked" if "Kernel panic" in console else "the guest ended without a status")
+    said = (folder / "qemu").read_text(errors="replace").strip()
+    fail(BROKEN, f"{why}; qemu ended with {qemu.returncode}{': ' + said if said else ''}; the console's end:\n{console}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rails", type=int, default=2, help="pairs of Soft-RoCE devices (default: 2)")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for boot and command (default: 300)")
+    parser.add_argument("--memory", default="3G")
+    parser.add_argument("--accel", choices=["kvm", "tcg"], help="default: kvm where it works")
+    parser.add_argument("--numa", action="store_true", help="two NUMA nodes with a virtio NIC each; 2 GiB")
+    parser.add_argument("--out", help="folder for what the command wrote under $OUT")
+    parser.add_argument("--verbose", action="store_true", help="show the set-up of the devices")
+    parser.add_argument("command", nargs="+")
+    arguments = parser.parse_args()
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        fail(MISSING, f"not installed: {', '.join(missing)}; ./dev setup installs them")
+    with tempfile.TemporaryDirectory(prefix="troupe-vm-") as folder:
+        return run(arguments, pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

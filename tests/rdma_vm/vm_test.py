@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""What the harness must tell apart: a command's status and output, a panic, a hang, a boot without devices."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+VM = pathlib.Path(__file__).resolve().parent / "vm.py"
+
+
+def vm(*arguments):
+    return subprocess.run([sys.executable, VM, *arguments], capture_output=True, text=True)
+
+
+class Harness(unittest.TestCase):
+    def test_a_command_sees_the_devices_and_its_status_and_files_come_back(self):
+        with tempfile.TemporaryDirectory() as out:
+            script = "ibv_devices; cat; echo kept >$OUT/file; touch /root/x 2>&1; exit 7"
+            ran = vm("--rails", "2", "--out", out, "--", "bash", "-c", script)
+            self.assertEqual(ran.returncode, 7, ran.stdout + ran.stderr)
+            for device in ["rxe_0a", "rxe_0b", "rxe_1a", "rxe_1b"]:
+                self.assertIn(device, ran.stdout)
+            self.assertIn("Read-only file system", ran.stdout)
+            self.assertEqual((pathlib.Path(out) / "file").read_text(), "kept\n")
+
+    def test_a_panic_is_a_failure_that_shows_the_console(self):
+        ran = vm("--", "bash", "-c", "echo before; sleep 1; echo c >/proc/sysrq-trigger; sleep 60")
+        self.assertEqual(ran.returncode, 70)
+        self.assertIn("before", ran.stdout)
+        self.assertIn("panicked", ran.stderr)
+        self.assertIn("sysrq", ran.stderr)
+
+    def test_a_command_that_never_ends_is_a_failure(self):
+        ran = vm("--timeout", "30", "--", "sleep", "1000")
+        self.assertEqual(ran.returncode, 70)
+        self.assertIn("did not end within 30", ran.stderr)
+
+    def test_a_missing_program_is_named(self):
+        environment = dict(os.environ, PATH="/nowhere")
+        ran = subprocess.run([sys.executable, VM, "--", "true"], capture_output=True, text=True, env=environment)
+        self.assertEqual(ran.returncode, 69)
+        self.assertIn("qemu-system-x86_64", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
