@@ -25,7 +25,9 @@ struct BufferDesc {
     std::string location;              ///< "cpu:0", "cuda:1" or "*"; the schema's `name`.
     std::uint64_t addr = 0;            ///< In the owner's address space.
     std::uint64_t length = 0;          ///< Bytes, > 0.
-    std::vector<std::uint32_t> rkeys;  ///< One per device, in the order of `SegmentDesc::devices`; empty without RDMA.
+    /// One per device, in the order of `SegmentDesc::devices`; empty without RDMA. Of a buffer longer than
+    /// `SegmentDesc::rdma_chunk_bytes` as many for each chunk, chunk by chunk.
+    std::vector<std::uint32_t> rkeys;
     std::uint64_t generation = 0;      ///< Counts registrations of the owner; tells a region from its successor.
     bool remote_accessible = true;     ///< False: listed for completeness, never reachable.
     bool operator==(const BufferDesc&) const = default;
@@ -48,6 +50,8 @@ struct SegmentDesc {
     std::vector<std::string> transports;    ///< Names of the transports that can reach it, best first.
     std::vector<std::uint16_t> lane_ports;  ///< One TCP data port per data loop.
     std::string host_socket;                ///< Abstract unix socket of the transport "host"; empty: none.
+    std::uint16_t rdma_port = 0;            ///< Where rdma_cm listens on all devices; 0 without RDMA.
+    std::uint64_t rdma_chunk_bytes = 0;     ///< Bytes one rkey covers, but for the last of a buffer; 0: all.
     std::uint64_t version = 0;              ///< Grows with every change of this incarnation's descriptor.
 
     bool operator==(const SegmentDesc&) const = default;
@@ -76,6 +80,7 @@ inline constexpr std::size_t kRecordHeadBytes = 128;
 Result<RecordHead> decodeRecordHead(std::string_view head);
 
 inline constexpr std::size_t kMaxBuffers = 1'000'000;
+inline constexpr std::size_t kMaxBufferKeys = 65536;  ///< Of one buffer, all devices and chunks.
 inline constexpr std::size_t kMaxSegmentName = 1024;  ///< Bytes.
 
 }  // namespace troupe

@@ -61,6 +61,8 @@ enum class Field : std::uint8_t {
     Transports,
     LanePorts,
     HostSocket,
+    RdmaPort,
+    RdmaChunkBytes,
     Version,
     Rights,
 };
@@ -94,6 +96,8 @@ constexpr std::array kFields = {
     FieldEntry{In::Troupe, "transports", Field::Transports, true},
     FieldEntry{In::Troupe, "lane_ports", Field::LanePorts, true},
     FieldEntry{In::Troupe, "host_socket", Field::HostSocket, false},
+    FieldEntry{In::Troupe, "rdma_port", Field::RdmaPort, false},
+    FieldEntry{In::Troupe, "rdma_chunk_bytes", Field::RdmaChunkBytes, false},
     FieldEntry{In::Troupe, "version", Field::Version, true},
     FieldEntry{In::Troupe, "buffers", Field::Rights, true},
 };
@@ -116,10 +120,15 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
                                              std::to_string(desc_.buffers.size()) + " buffers");
         for (std::size_t i = 0; i < desc_.buffers.size(); ++i) {
             auto& buffer = desc_.buffers[i];
-            if (!buffer.rkeys.empty() && buffer.rkeys.size() != desc_.devices.size())
+            const std::uint64_t chunks =
+                desc_.rdma_chunk_bytes == 0 ? 1 : (buffer.length - 1) / desc_.rdma_chunk_bytes + 1;
+            // Chunks are bounded first, so that the product does not wrap.
+            if (!buffer.rkeys.empty() &&
+                (chunks > kMaxBufferKeys || buffer.rkeys.size() != chunks * desc_.devices.size()))
                 return bad("buffers[" + std::to_string(i) + "].rkey",
                            "has " + std::to_string(buffer.rkeys.size()) + " entries for " +
-                               std::to_string(desc_.devices.size()) + " devices");
+                               std::to_string(desc_.devices.size()) + " devices and " + std::to_string(chunks) +
+                               " chunks");
             if (!has_troupe_) continue;
             buffer.generation = rights_[i].generation;
             buffer.remote_accessible = rights_[i].remote != 0;
@@ -135,7 +144,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
 
     bool number_unsigned(std::uint64_t value) override {
         switch (in_) {
-            case In::Rkeys: return pushNumber(desc_.buffers.back().rkeys, value, 0, kMaxDevices);
+            case In::Rkeys: return pushNumber(desc_.buffers.back().rkeys, value, 0, kMaxBufferKeys);
             case In::LanePorts: return pushNumber(desc_.lane_ports, value, 1, kMaxLanes);
             case In::Right: return addRight(value);
             default: break;
@@ -143,6 +152,8 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
         if (!isObject(in_)) return scalar("a number");
         switch (field_) {
             case Field::TcpDataPort: return setNumber(desc_.tcp_data_port, value);
+            case Field::RdmaPort: return setNumber(desc_.rdma_port, value);
+            case Field::RdmaChunkBytes: return setNumber(desc_.rdma_chunk_bytes, value);
             case Field::Version: return setNumber(desc_.version, value);
             case Field::Lid: return setNumber(desc_.devices.back().lid, value);
             case Field::Addr: return setNumber(desc_.buffers.back().addr, value);

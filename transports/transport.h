@@ -56,7 +56,7 @@ class Transport {
     virtual Status registerMemory(const Region& region) = 0;
     virtual void unregisterMemory(const Region& region) = 0;
 
-    /// Adds what peers need to reach this transport to the engine's own descriptor.
+    /// Adds what peers need to reach this transport to the engine's own descriptor, which has its buffers already.
     virtual void describe(SegmentDesc& desc) const = 0;
 
     /// Ok when `peer` can be reached; otherwise why not, for explain().

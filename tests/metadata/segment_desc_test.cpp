@@ -30,6 +30,8 @@ SegmentDesc sample(std::size_t buffers = 3) {
     desc.control = {"fe80::1%eth0", 7000};
     desc.transports = {"rdma", "tcp"};
     desc.lane_ports = {12001, 12002};
+    desc.rdma_port = 12003;
+    desc.rdma_chunk_bytes = 1u << 30;
     desc.version = UINT64_MAX;
     return desc;
 }
@@ -77,6 +79,23 @@ TEST(SegmentDesc, IsWrittenInTheCommonSchema) {
     EXPECT_EQ(json["tcp_data_port"], 12001);
     EXPECT_EQ(json["troupe"]["control"], "[fe80::1%eth0]:7000");
     EXPECT_EQ(json["troupe"]["buffers"], (nlohmann::json{{1000, 0}, {1001, 1}, {1002, 1}}));
+}
+
+TEST(SegmentDesc, ABufferOfSeveralChunksHasAKeyForEachAndDevice) {
+    SegmentDesc desc = sample();
+    desc.rdma_chunk_bytes = 0x80000;
+    for (auto& buffer : desc.buffers) buffer.rkeys.resize(2 * ((buffer.length - 1) / 0x80000 + 1));
+    ASSERT_EQ(desc.buffers[0].rkeys.size(), 4u);
+    ASSERT_EQ(desc.buffers[1].rkeys.size(), 6u) << "one byte into the third";
+    const auto decoded = decodeSegmentDesc(encodeSegmentDesc(desc));
+    ASSERT_TRUE(decoded.isOk()) << decoded.status().toString();
+    EXPECT_TRUE(*decoded == desc);
+    desc.buffers[1].rkeys.pop_back();
+    expectRefused(encodeSegmentDesc(desc), "buffers[1].rkey");
+    // Chunks without end, of a buffer without end: refused, not computed.
+    desc.buffers[1].length = UINT64_MAX - desc.buffers[1].addr;
+    desc.rdma_chunk_bytes = 1;
+    expectRefused(encodeSegmentDesc(desc), "buffers[0].rkey");
 }
 
 TEST(SegmentDesc, StringsAreEscaped) {

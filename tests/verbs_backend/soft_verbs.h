@@ -1,0 +1,174 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "verbs_backend/verbs_api.h"
+
+namespace troupe::verbs::testing {
+
+/// A strict device in software for the error paths that no real device can be brought to: it refuses what the
+/// InfiniBand specification refuses, remembers it as a violation where a real device would corrupt or hang, and fails,
+/// loses, holds and repeats on demand. All nodes of a test share one; it is the fabric, too. Any thread; one lock for
+/// everything.
+class SoftVerbs final : public VerbsApi {
+  public:
+    /// Devices named so, with the addresses 10.9.0.1, 10.9.0.2, ...
+    explicit SoftVerbs(const std::vector<std::string>& devices);
+    ~SoftVerbs() override;
+
+    // --- what tests do ---------------------------------------------------------------------------------------------
+    /// The next `count` calls of a function of VerbsApi, after `skip` that succeed, fail with `error`.
+    void fail(const std::string& call, int error, int count = 1, int skip = 0);
+    /// Work that is posted from now on stays where it is until this is called with false, or its pair breaks.
+    void hold(bool held);
+    void loseCompletions(int count);
+    void repeatCompletions(int count);
+    /// With the asynchronous event.
+    void setPort(const std::string& device, bool up);
+
+    std::vector<std::string> violations() const;
+    /// "2 qp, 1 mr", or "" when nothing is left.
+    std::string leftovers() const;
+    std::size_t count(const std::string& kind) const;
+
+    // --- VerbsApi --------------------------------------------------------------------------------------------------
+    int openDevices(const std::vector<std::string>& wanted, std::vector<Opened>& devices) override;
+    int closeDevice(ibv_context* context) override;
+    int queryDevice(ibv_context* context, ibv_device_attr& attributes) override;
+    int queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr& attributes) override;
+    int queryGids(ibv_context* context, std::vector<ibv_gid_entry>& gids) override;
+    bool nextAsyncEvent(ibv_context* context, AsyncEvent& event) override;
+    ibv_pd* allocPd(ibv_context* context) override;
+    int deallocPd(ibv_pd* pd) override;
+    ibv_mr* regMr(ibv_pd* pd, void* addr, std::size_t length, int access) override;
+    int deregMr(ibv_mr* mr) override;
+    ibv_comp_channel* createChannel(ibv_context* context) override;
+    int destroyChannel(ibv_comp_channel* channel) override;
+    ibv_cq* createCq(ibv_context* context, int entries, ibv_comp_channel* channel) override;
+    int destroyCq(ibv_cq* cq) override;
+    int requestNotify(ibv_cq* cq) override;
+    unsigned drainChannel(ibv_comp_channel* channel) override;
+    int pollCq(ibv_cq* cq, std::span<ibv_wc> completions) override;
+    ibv_qp* createQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override;
+    int modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) override;
+    int destroyQp(ibv_qp* qp) override;
+    int postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) override;
+    CmChannel cmOpen() override;
+    int cmDescriptor(CmChannel channel) override;
+    void cmClose(CmChannel channel) override;
+    CmId cmCreate(CmChannel channel) override;
+    void cmDestroy(CmId id) override;
+    int cmListen(CmId id, const SocketAddress& address, int backlog, std::uint16_t& port) override;
+    int cmResolveAddress(CmId id, const SocketAddress& from, const SocketAddress& to, int timeout_ms) override;
+    int cmResolveRoute(CmId id, int timeout_ms) override;
+    int cmConnect(CmId id, const CmParameters& parameters) override;
+    int cmAccept(CmId id, const CmParameters& parameters) override;
+    int cmReject(CmId id, std::span<const std::byte> private_data) override;
+    int cmEstablish(CmId id) override;
+    int cmDisconnect(CmId id) override;
+    int cmQpAttributes(CmId id, ibv_qp_attr& attributes, int& mask) override;
+    std::string cmDevice(CmId id) override;
+    std::uint8_t cmPort(CmId) override { return 1; }
+    bool cmNextEvent(CmChannel channel, CmEvent& event) override;
+
+  private:
+    struct Hardware {
+        std::string name;
+        SocketAddress address;
+        ibv_gid gid{};
+        bool up = true;
+    };
+    struct Context : ibv_context {
+        Hardware* hardware = nullptr;
+        UniqueFd events_fd;
+        std::deque<AsyncEvent> events;
+    };
+    struct Work {
+        std::uint64_t id = 0;
+        ibv_wr_opcode opcode{};
+        bool signaled = false;
+        std::uint64_t remote = 0;
+        std::uint32_t rkey = 0;
+        std::vector<ibv_sge> pieces;
+    };
+    struct Channel : ibv_comp_channel {
+        UniqueFd owned;
+        unsigned events = 0;
+    };
+    struct Queue : ibv_cq {
+        std::deque<ibv_wc> completions;
+        bool armed = false;
+    };
+    struct Pair : ibv_qp {
+        ibv_qp_cap cap{};
+        int access = 0;
+        std::uint32_t remote = 0;  ///< Number of the pair at the other end.
+        std::deque<Work> waiting;
+        /// Work requests that the program has not seen the end of, oldest first: what fills the send queue.
+        std::deque<std::uint64_t> occupied;
+    };
+    struct Registration : ibv_mr {
+        int access = 0;
+    };
+    enum class CmState { New, Listening, Addressed, Routed, Requested, Pending, Accepted, Connected, Ended };
+    struct Id {
+        CmChannel channel = 0;
+        CmState state = CmState::New;
+        Hardware* hardware = nullptr;
+        SocketAddress to;
+        std::uint16_t port = 0;
+        CmId other = 0;
+        std::uint32_t remote_qp = 0;
+    };
+    struct EventChannel {
+        UniqueFd fd;
+        std::deque<CmEvent> events;
+    };
+
+    int fault(const char* call);
+    void violate(const std::string& what) { violations_.push_back(what); }
+    void execute(Pair& pair);
+    ibv_wc_status run(Pair& pair, const Work& work);
+    void complete(Pair& pair, const Work& work, ibv_wc_status status);
+    void toError(Pair& pair);
+    const Registration* registration(std::uint32_t key, std::uint64_t addr, std::uint64_t length,
+                                     const ibv_pd* pd) const;
+    void put(CmChannel channel, CmEvent event);
+    void endConnection(Id& id);
+    static void ring(int fd);
+
+    mutable std::recursive_mutex mutex_;
+    std::vector<std::unique_ptr<Hardware>> hardware_;
+    std::map<const ibv_context*, std::unique_ptr<Context>> contexts_;
+    std::map<const ibv_pd*, std::unique_ptr<ibv_pd>> pds_;
+    std::map<const ibv_mr*, std::unique_ptr<Registration>> registrations_;
+    std::map<const ibv_comp_channel*, std::unique_ptr<Channel>> channels_;
+    std::map<const ibv_cq*, std::unique_ptr<Queue>> queues_;
+    std::map<const ibv_qp*, std::unique_ptr<Pair>> pairs_;
+    std::map<CmChannel, std::unique_ptr<EventChannel>> event_channels_;
+    std::map<CmId, Id> ids_;
+    std::uint32_t next_key_ = 100;
+    std::uint32_t next_qp_ = 17;
+    std::uintptr_t next_cm_ = 1;
+    std::uint16_t next_port_ = 20000;
+
+    struct Fault {
+        int error = 0;
+        int count = 0;
+        int skip = 0;
+    };
+    std::map<std::string, Fault> faults_;
+    bool held_ = false;
+    int lose_ = 0;
+    int repeat_ = 0;
+    std::vector<std::string> violations_;
+};
+
+}  // namespace troupe::verbs::testing

@@ -1,0 +1,242 @@
+// SoftVerbs: connections.
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "tests/verbs_backend/soft_verbs.h"
+
+namespace troupe::verbs::testing {
+
+namespace {
+
+CmEvent event(CmEvent::Kind kind, CmId id, const char* name, int status = 0) {
+    CmEvent result;
+    result.kind = kind;
+    result.id = id;
+    result.name = name;
+    result.status = status;
+    return result;
+}
+
+}  // namespace
+
+void SoftVerbs::put(CmChannel channel, CmEvent what) {
+    const auto found = event_channels_.find(channel);
+    if (found == event_channels_.end()) return;
+    found->second->events.push_back(std::move(what));
+    ring(found->second->fd.get());
+}
+
+CmChannel SoftVerbs::cmOpen() {
+    const std::lock_guard lock(mutex_);
+    if (fault("cmOpen") != 0) return 0;
+    auto channel = std::make_unique<EventChannel>();
+    channel->fd = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    const CmChannel key = next_cm_++;
+    event_channels_[key] = std::move(channel);
+    return key;
+}
+
+int SoftVerbs::cmDescriptor(CmChannel channel) {
+    const std::lock_guard lock(mutex_);
+    return event_channels_.at(channel)->fd.get();
+}
+
+void SoftVerbs::cmClose(CmChannel channel) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, id] : ids_)
+        if (id.channel == channel) violate("cmClose with an id");
+    event_channels_.erase(channel);
+}
+
+CmId SoftVerbs::cmCreate(CmChannel channel) {
+    const std::lock_guard lock(mutex_);
+    if (fault("cmCreate") != 0) return 0;
+    const CmId key = next_cm_++;
+    ids_[key].channel = channel;
+    return key;
+}
+
+/// What the other end sees of it.
+void SoftVerbs::endConnection(Id& id) {
+    const bool connected = id.state == CmState::Connected || id.state == CmState::Accepted;
+    const bool asked = id.state == CmState::Requested;
+    const bool pending = id.state == CmState::Pending;
+    id.state = CmState::Ended;
+    const auto other = ids_.find(id.other);
+    if (other == ids_.end() || other->second.state == CmState::Ended) return;
+    if (pending) put(other->second.channel, event(CmEvent::Kind::Rejected, other->first, "rejected", 28));
+    if (connected || asked)
+        put(other->second.channel, event(CmEvent::Kind::Disconnected, other->first, "disconnected"));
+    if (connected) other->second.state = CmState::Ended;
+}
+
+void SoftVerbs::cmDestroy(CmId key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = ids_.find(key);
+    if (found == ids_.end()) return violate("cmDestroy twice");
+    endConnection(found->second);
+    if (const auto channel = event_channels_.find(found->second.channel); channel != event_channels_.end())
+        std::erase_if(channel->second->events, [key](const CmEvent& waiting) { return waiting.id == key; });
+    ids_.erase(key);
+}
+
+int SoftVerbs::cmListen(CmId key, const SocketAddress&, int, std::uint16_t& port) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmListen")) return error;
+    Id& id = ids_.at(key);
+    id.state = CmState::Listening;
+    id.port = port = next_port_++;
+    return 0;
+}
+
+int SoftVerbs::cmResolveAddress(CmId key, const SocketAddress& from, const SocketAddress& to, int) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmResolveAddress")) return error;
+    Id& id = ids_.at(key);
+    const auto own = std::find_if(hardware_.begin(), hardware_.end(),
+                                  [&](const auto& hardware) { return hardware->address.host() == from.host(); });
+    const bool there = std::any_of(hardware_.begin(), hardware_.end(),
+                                   [&](const auto& hardware) { return hardware->address.host() == to.host(); });
+    if (own == hardware_.end() || !there || !(*own)->up) {
+        put(id.channel, event(CmEvent::Kind::Failed, key, "RDMA_CM_EVENT_ADDR_ERROR", -EHOSTUNREACH));
+        return 0;
+    }
+    id.hardware = own->get();
+    id.to = to;
+    id.state = CmState::Addressed;
+    put(id.channel, event(CmEvent::Kind::AddressResolved, key, "address resolved"));
+    return 0;
+}
+
+int SoftVerbs::cmResolveRoute(CmId key, int) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmResolveRoute")) return error;
+    Id& id = ids_.at(key);
+    if (id.state != CmState::Addressed) return violate("cmResolveRoute before the address"), EINVAL;
+    id.state = CmState::Routed;
+    put(id.channel, event(CmEvent::Kind::RouteResolved, key, "route resolved"));
+    return 0;
+}
+
+int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmConnect")) return error;
+    Id& id = ids_.at(key);
+    if (id.state != CmState::Routed || parameters.private_data.size() > 56)
+        return violate("cmConnect before the route, or with too much private data"), EINVAL;
+    id.state = CmState::Requested;
+    const auto listener = std::find_if(ids_.begin(), ids_.end(), [&](const auto& entry) {
+        return entry.second.state == CmState::Listening && entry.second.port == id.to.port();
+    });
+    const auto device = std::find_if(hardware_.begin(), hardware_.end(),
+                                     [&](const auto& hardware) { return hardware->address.host() == id.to.host(); });
+    if (!(*device)->up) return 0;  // Nobody answers.
+    if (listener == ids_.end()) {
+        put(id.channel, event(CmEvent::Kind::Rejected, key, "rejected", 8));
+        return 0;
+    }
+    const CmId other = next_cm_++;
+    Id& request = ids_[other];
+    request.channel = listener->second.channel;
+    request.state = CmState::Pending;
+    request.hardware = device->get();
+    request.other = key;
+    request.remote_qp = parameters.qp_number;
+    ids_.at(key).other = other;
+    CmEvent asked = event(CmEvent::Kind::ConnectRequest, other, "connect request");
+    asked.listener = listener->first;
+    asked.private_data.assign(parameters.private_data.begin(), parameters.private_data.end());
+    asked.private_data.resize(56);
+    asked.responder_resources = parameters.initiator_depth;
+    asked.initiator_depth = parameters.responder_resources;
+    put(request.channel, std::move(asked));
+    return 0;
+}
+
+int SoftVerbs::cmAccept(CmId key, const CmParameters& parameters) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmAccept")) return error;
+    Id& id = ids_.at(key);
+    if (id.state != CmState::Pending) return violate("cmAccept of what was not asked"), EINVAL;
+    const auto other = ids_.find(id.other);
+    if (other == ids_.end()) return ECONNRESET;
+    id.state = CmState::Accepted;
+    other->second.remote_qp = parameters.qp_number;
+    CmEvent answer = event(CmEvent::Kind::ConnectResponse, id.other, "connect response");
+    answer.private_data.assign(parameters.private_data.begin(), parameters.private_data.end());
+    answer.private_data.resize(196);
+    answer.initiator_depth = parameters.responder_resources;
+    put(other->second.channel, std::move(answer));
+    return 0;
+}
+
+int SoftVerbs::cmReject(CmId key, std::span<const std::byte> private_data) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmReject")) return error;
+    Id& id = ids_.at(key);
+    id.state = CmState::Ended;
+    const auto other = ids_.find(id.other);
+    if (other == ids_.end()) return 0;
+    CmEvent answer = event(CmEvent::Kind::Rejected, id.other, "rejected", 28);
+    answer.private_data.assign(private_data.begin(), private_data.end());
+    put(other->second.channel, std::move(answer));
+    return 0;
+}
+
+int SoftVerbs::cmEstablish(CmId key) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmEstablish")) return error;
+    Id& id = ids_.at(key);
+    id.state = CmState::Connected;
+    const auto other = ids_.find(id.other);
+    if (other == ids_.end()) return ECONNRESET;
+    other->second.state = CmState::Connected;
+    put(other->second.channel, event(CmEvent::Kind::Established, id.other, "established"));
+    return 0;
+}
+
+int SoftVerbs::cmDisconnect(CmId key) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmDisconnect")) return error;
+    endConnection(ids_.at(key));
+    return 0;
+}
+
+int SoftVerbs::cmQpAttributes(CmId key, ibv_qp_attr& attributes, int& mask) {
+    const std::lock_guard lock(mutex_);
+    if (const int error = fault("cmQpAttributes")) return error;
+    const Id& id = ids_.at(key);
+    mask = IBV_QP_STATE;
+    if (attributes.qp_state == IBV_QPS_RTR) {
+        if (id.remote_qp == 0) return violate("cmQpAttributes to RTR before the peer's number is known"), EINVAL;
+        attributes.dest_qp_num = id.remote_qp;
+        attributes.path_mtu = IBV_MTU_4096;
+        mask |= IBV_QP_DEST_QPN | IBV_QP_PATH_MTU;
+    }
+    return 0;
+}
+
+std::string SoftVerbs::cmDevice(CmId key) {
+    const std::lock_guard lock(mutex_);
+    const Hardware* hardware = ids_.at(key).hardware;
+    return hardware != nullptr ? hardware->name : "";
+}
+
+bool SoftVerbs::cmNextEvent(CmChannel channel, CmEvent& next) {
+    const std::lock_guard lock(mutex_);
+    EventChannel& known = *event_channels_.at(channel);
+    if (known.events.empty()) {
+        std::uint64_t count = 0;
+        static_cast<void>(!::read(known.fd.get(), &count, sizeof count));
+        return false;
+    }
+    next = std::move(known.events.front());
+    known.events.pop_front();
+    return true;
+}
+
+}  // namespace troupe::verbs::testing

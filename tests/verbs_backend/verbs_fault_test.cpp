@@ -1,0 +1,364 @@
+// The backend on the strict software device: every path that an error takes.
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "tests/verbs_backend/soft_verbs.h"
+#include "tests/verbs_backend/verbs_pair.h"
+
+namespace troupe::verbs {
+namespace {
+
+using namespace testing;
+using namespace std::chrono_literals;
+
+Config softConfig(const std::string& devices) {
+    Config config;
+    config.rdma_devices = devices;
+    config.rdma_drain_timeout = 50ms;
+    config.connect_timeout = 2000ms;
+    return config;
+}
+
+/// An initiator on s0 and a target on s1 with memory on both sides. What is left over, or was done against the rules,
+/// is a failure.
+struct SoftPair {
+    explicit SoftPair(Config base = softConfig("s0"))
+        : soft(std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"})),
+          a(base, soft, "a"),
+          b(softConfig("s1"), soft, "b") {
+        EXPECT_TRUE(a.registerMemory(local.data(), local.size()));
+        EXPECT_TRUE(b.registerMemory(remote.data(), remote.size()));
+        const auto opened = nic().openPath(b.asPeer());
+        EXPECT_TRUE(opened) << opened.status().toString();
+        path = *opened;
+    }
+    ~SoftPair() {
+        a.end();
+        b.end();
+        if (broken_for_good) return;
+        for (const std::string& violation : soft->violations()) ADD_FAILURE() << violation;
+        EXPECT_EQ(soft->leftovers(), "");
+    }
+
+    Nic& nic() { return *a.nics.front(); }
+    void run(const std::vector<WorkRequest>& requests) { testing::run(a, nic(), path, requests); }
+    /// Many writes of 64 bytes each.
+    std::vector<WorkRequest> many(std::size_t count, Opcode opcode = Opcode::Write) const {
+        std::vector<WorkRequest> requests;
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::size_t at = i * 64 % local.size();
+            requests.push_back(request(opcode, local.data() + at, remote.data() + at, 64, i));
+        }
+        return requests;
+    }
+    void expectWorks() {
+        const auto limit = Clock::now() + 30s;
+        do {
+            a.sweep.clear();
+            std::fill(remote.begin(), remote.end(), 'x');
+            run({write(local.data(), remote.data(), local.size())});
+        } while (!a.sweep.failed.empty() && Clock::now() < limit);
+        EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+        EXPECT_TRUE(local == remote);
+        a.sweep.clear();
+    }
+
+    std::vector<char> local = noise(65536);
+    std::vector<char> remote = std::vector<char>(65536);
+    bool broken_for_good = false;
+    std::shared_ptr<SoftVerbs> soft;
+    Node a;
+    Node b;
+    PathId path = 0;
+};
+
+TEST(VerbsFault, ManyRequestsCompleteOnceWithinTheRules) {
+    SoftPair pair;
+    pair.run(pair.many(5000));
+    EXPECT_EQ(completedIn(pair.a.sweep), 5000u);
+    pair.expectWorks();
+}
+
+TEST(VerbsFault, TheCompletionQueueNeverOverrunsHoweverManyLanes) {
+    Config config = softConfig("s0");
+    config.rdma_completion_queue = 64;
+    config.rdma_queue_depth = 48;
+    config.rdma_lanes = 5;
+    SoftPair pair(config);
+    pair.expectWorks();
+    pair.soft->hold(true);
+    const auto requests = pair.many(400);
+    std::size_t posted = pair.nic().post(pair.path, requests);
+    for (int i = 0; i < 20; ++i) pair.nic().poll(Clock::now(), pair.a.sweep);
+    // All of it is flushed at once: the most completions there can be.
+    pair.nic().resetPath(pair.path, {Code::Canceled, "no longer wanted"});
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    pair.soft->hold(false);
+    pair.a.sweep.clear();
+    pair.run(requests);
+    EXPECT_EQ(completedIn(pair.a.sweep), requests.size()) << failuresOf(pair.a.sweep);
+}
+
+TEST(VerbsFault, HeldWorkEndsQuiescedByAResetThatFlushesIt) {
+    SoftPair pair;
+    pair.expectWorks();
+    pair.soft->hold(true);
+    const std::size_t posted = pair.nic().post(pair.path, pair.many(100));
+    pair.nic().poll(Clock::now(), pair.a.sweep);
+    pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    EXPECT_EQ(pair.a.sweep.failed.size(), posted);
+    for (const Failure& failure : pair.a.sweep.failed) {
+        EXPECT_EQ(failure.cause.code(), Code::Timeout);
+        EXPECT_TRUE(failure.quiesced);
+        EXPECT_TRUE(failure.retryable);
+    }
+    pair.soft->hold(false);
+    pair.expectWorks();
+}
+
+TEST(VerbsFault, LostFlushCompletionsAreMadeUpForByDestroyingThePair) {
+    SoftPair pair;
+    pair.expectWorks();
+    pair.soft->hold(true);
+    const std::size_t posted = pair.nic().post(pair.path, pair.many(100));
+    pair.nic().poll(Clock::now(), pair.a.sweep);
+    pair.soft->loseCompletions(1000);
+    pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    for (const Failure& failure : pair.a.sweep.failed) EXPECT_TRUE(failure.quiesced);
+    pair.soft->loseCompletions(0);
+    pair.soft->hold(false);
+    pair.expectWorks();
+}
+
+TEST(VerbsFault, WhatCannotEvenBeDestroyedIsReportedAsNotQuiesced) {
+    SoftPair pair;
+    pair.expectWorks();
+    pair.soft->hold(true);
+    const std::size_t posted = pair.nic().post(pair.path, pair.many(10));
+    pair.nic().poll(Clock::now(), pair.a.sweep);
+    pair.soft->loseCompletions(1000);
+    pair.soft->fail("destroyQp", EIO, 2);  // At both ends.
+    pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    ASSERT_EQ(pair.a.sweep.failed.size(), posted);
+    for (const Failure& failure : pair.a.sweep.failed) EXPECT_FALSE(failure.quiesced);
+    pair.soft->loseCompletions(0);
+    pair.soft->hold(false);
+    pair.expectWorks();
+    // What could not be destroyed is with the device for good, and holds what it was made on.
+    EXPECT_EQ(pair.soft->count("qp"), 4u);
+    pair.broken_for_good = true;
+}
+
+TEST(VerbsFault, ACompletionThatComesTwiceIsCountedOnce) {
+    SoftPair pair;
+    pair.expectWorks();
+    pair.soft->repeatCompletions(1000);
+    pair.run(pair.many(500));
+    EXPECT_EQ(completedIn(pair.a.sweep), 500u);
+    EXPECT_TRUE(pair.a.sweep.failed.empty()) << failuresOf(pair.a.sweep);
+}
+
+TEST(VerbsFault, APostThatFailsHalfWayLosesNothing) {
+    for (const int taken : {0, 1, 7, 15, 16, 40}) {
+        SoftPair pair;
+        pair.expectWorks();
+        pair.soft->fail("postSend", ENOMEM, 1, taken);
+        pair.run(pair.many(60));
+        EXPECT_EQ(endedIn(pair.a.sweep), 60u);
+        ASSERT_FALSE(pair.a.sweep.failed.empty());
+        for (const Failure& failure : pair.a.sweep.failed) {
+            EXPECT_TRUE(failure.quiesced && failure.retryable) << failure.cause.toString();
+            EXPECT_NE(failure.cause.message().find("errno 12"), std::string::npos) << failure.cause.toString();
+        }
+        pair.expectWorks();
+    }
+}
+
+TEST(VerbsFault, EveryCallThatMakesAPairMayFailAndTheNextTryWorks) {
+    for (const char* call : {"cmCreate", "cmResolveAddress", "cmResolveRoute", "createQp", "cmQpAttributes", "modifyQp",
+                             "cmConnect", "cmAccept", "cmEstablish", "cmDisconnect", "modifyQpToError"})
+        for (const int error : {ENOMEM, EINVAL})
+            for (const int skip : {0, 1, 2, 3}) {
+                SCOPED_TRACE(std::string(call) + " fails with " + std::to_string(error) + " after " +
+                             std::to_string(skip));
+                SoftPair pair;
+                pair.soft->fail(call, error, 1, skip);
+                pair.nic().resetPath(pair.path, {Code::Canceled, "to use the fault"});
+                pair.run(pair.many(20));
+                EXPECT_EQ(endedIn(pair.a.sweep), 20u);
+                for (const Failure& failure : pair.a.sweep.failed) EXPECT_TRUE(failure.quiesced);
+                pair.soft->hold(true);
+                pair.a.sweep.clear();
+                const std::size_t posted = pair.nic().post(pair.path, pair.many(20));
+                pair.nic().poll(Clock::now(), pair.a.sweep);
+                pair.nic().resetPath(pair.path, {Code::Canceled, "no longer wanted"});
+                ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+                pair.soft->hold(false);
+                pair.expectWorks();
+            }
+}
+
+TEST(VerbsFault, ARefusedKeyFailsItsRequestForGoodAndTheOthersForNow) {
+    SoftPair pair;
+    pair.expectWorks();
+    pair.b.unregisterMemory(pair.remote.data());
+    std::fill(pair.remote.begin(), pair.remote.end(), 'n');
+    pair.run(pair.many(40));
+    EXPECT_EQ(std::count(pair.remote.begin(), pair.remote.end(), 'n'), 65536);
+    ASSERT_EQ(pair.a.sweep.failed.size(), 40u);
+    std::size_t final_ones = 0;
+    for (const Failure& failure : pair.a.sweep.failed) {
+        EXPECT_EQ(failure.cause.code(), Code::AccessDenied) << failure.cause.toString();
+        if (!failure.retryable) ++final_ones;
+    }
+    EXPECT_EQ(final_ones, 1u);
+}
+
+TEST(VerbsFault, APortThatGoesDownAndComesBack) {
+    SoftPair pair;
+    pair.expectWorks();
+    pair.soft->hold(true);
+    const std::size_t posted = pair.nic().post(pair.path, pair.many(100));
+    pair.nic().poll(Clock::now(), pair.a.sweep);
+    pair.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    for (const Failure& failure : pair.a.sweep.failed) {
+        EXPECT_TRUE(failure.quiesced && failure.retryable);
+        EXPECT_NE(failure.cause.message().find("went down"), std::string::npos) << failure.cause.toString();
+    }
+    pair.soft->hold(false);
+    pair.soft->setPort("s0", true);
+    pair.expectWorks();
+}
+
+TEST(VerbsFault, ASuccessorEndsItsPredecessorBeforeItIsAnswered) {
+    SoftPair pair;
+    pair.expectWorks();
+    for (int round = 0; round < 20; ++round) {
+        pair.soft->hold(true);
+        const std::size_t posted = pair.nic().post(pair.path, pair.many(10));
+        pair.nic().poll(Clock::now(), pair.a.sweep);
+        pair.nic().resetPath(pair.path, {Code::Canceled, "no longer wanted"});
+        ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+        pair.soft->hold(false);
+        pair.expectWorks();
+        // One at each end.
+        EXPECT_LE(pair.soft->count("qp"), 2u);
+    }
+}
+
+TEST(VerbsFault, ARegistrationThatFailsOnOneDeviceLeavesNothingOnTheOthers) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2"});
+    {
+        Config config = softConfig("");
+        config.rdma_max_chunk_bytes = 4096;
+        Node node(config, soft, "n");
+        std::vector<char> memory(5 * 4096);
+        for (int skip = 0; skip < 15; ++skip) {
+            soft->fail("regMr", ENOMEM, 1, skip);
+            const Status refused = node.registerMemory(memory.data(), memory.size());
+            EXPECT_EQ(refused.code(), Code::ResourceExhausted) << refused.toString();
+            EXPECT_NE(refused.message().find("s" + std::to_string(skip % 3)), std::string::npos) << refused.toString();
+            EXPECT_NE(refused.message().find("locked memory"), std::string::npos) << refused.toString();
+            EXPECT_EQ(soft->count("mr"), 0u) << skip;
+        }
+        EXPECT_TRUE(node.registerMemory(memory.data(), memory.size()));
+        EXPECT_EQ(soft->count("mr"), 15u);
+        EXPECT_EQ(node.asPeer()->desc->buffers.front().rkeys.size(), 15u);
+    }
+    EXPECT_EQ(soft->leftovers(), "");
+    EXPECT_TRUE(soft->violations().empty());
+}
+
+TEST(VerbsFault, ADeviceThatDoesNotOpenShiftsNoOther) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2"});
+    {
+        soft->fail("openDevice", EACCES);
+        Node a(softConfig(""), soft, "a");
+        ASSERT_EQ(a.nics.size(), 2u);
+        EXPECT_EQ(a.nics[0]->info().name, "s1");
+        EXPECT_EQ(a.nics[1]->info().name, "s2");
+        Node b(softConfig("s2, s0"), soft, "b");
+        auto local = noise(4096);
+        std::vector<char> remote(4096);
+        ASSERT_TRUE(a.registerMemory(local.data(), local.size()));
+        ASSERT_TRUE(b.registerMemory(remote.data(), remote.size()));
+        // Its peer has the devices s0 and s2; s2 is found by name from s2, whatever its place.
+        const auto path = a.nics[1]->openPath(b.asPeer());
+        ASSERT_TRUE(path);
+        run(a, *a.nics[1], *path, {write(local.data(), remote.data(), 4096)});
+        EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+        EXPECT_TRUE(local == remote);
+    }
+    EXPECT_EQ(soft->leftovers(), "");
+}
+
+TEST(VerbsFault, InstallSaysOfEachDeviceWhyItIsOfNoUse) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"});
+    const Config config = softConfig("s0,s1,nowhere");
+    RegistrationTable table;
+    const auto install = [&] {
+        VerbsTransport transport(soft);
+        return transport.install({config, table, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()});
+    };
+    soft->setPort("s1", false);
+    soft->fail("openDevice", EACCES);
+    const Status refused = install();
+    EXPECT_EQ(refused.code(), Code::TransportMissing);
+    for (const char* part : {"s0", "errno 13", "s1", "the port is down", "nowhere"})
+        EXPECT_NE(refused.message().find(part), std::string::npos) << refused.toString();
+    soft->setPort("s1", true);
+    for (const char* call :
+         {"openDevices", "queryGids", "allocPd", "createChannel", "createCq", "cmOpen", "cmCreate", "cmListen"}) {
+        soft->fail(call, EMFILE, 2);
+        const Status failed = install();
+        EXPECT_FALSE(failed) << call;
+        EXPECT_NE(failed.message().find("errno 24"), std::string::npos) << call << ": " << failed.toString();
+        soft->fail(call, 0, 0);
+        EXPECT_EQ(soft->leftovers(), "") << call;
+    }
+}
+
+TEST(VerbsFault, ASleeperIsWokenByConnectionsAndCompletions) {
+    SoftPair pair;
+    for (int round = 0; round < 100; ++round) {
+        pair.a.sweep.clear();
+        ASSERT_EQ(pair.nic().post(pair.path, pair.many(1)), 1u);
+        while (endedIn(pair.a.sweep) == 0) {
+            pair.nic().poll(Clock::now(), pair.a.sweep);
+            if (endedIn(pair.a.sweep) != 0 || !pair.nic().arm()) continue;
+            pollfd watched{pair.nic().waitFd(), POLLIN, 0};
+            ASSERT_EQ(::poll(&watched, 1, 60000), 1) << "slept on and on";
+        }
+        EXPECT_TRUE(pair.a.sweep.failed.empty()) << failuresOf(pair.a.sweep);
+    }
+}
+
+TEST(VerbsFault, TwoHundredPeersComeAndGoAndNothingIsLeft) {
+    SoftPair pair;
+    pair.expectWorks();
+    const std::string before = pair.soft->leftovers();
+    for (int i = 0; i < 200; ++i) {
+        Node peer(softConfig("s1"), pair.soft, "peer" + std::to_string(i));
+        std::vector<char> memory(4096);
+        ASSERT_TRUE(peer.registerMemory(memory.data(), memory.size()));
+        const auto path = pair.nic().openPath(peer.asPeer());
+        ASSERT_TRUE(path);
+        pair.a.sweep.clear();
+        run(pair.a, pair.nic(), *path, {write(pair.local.data(), memory.data(), 4096)});
+        EXPECT_TRUE(pair.a.sweep.failed.empty()) << failuresOf(pair.a.sweep);
+        if (i % 2 == 0) peer.end();  // Dead before the path is closed, or after.
+        pair.nic().closePath(*path, {Code::PeerDown, "gone"});
+    }
+    EXPECT_TRUE(pump(pair.a, [&] { return pair.soft->leftovers() == before; }))
+        << pair.soft->leftovers() << " where there was " << before;
+}
+
+}  // namespace
+}  // namespace troupe::verbs

@@ -1,0 +1,279 @@
+// Connector: its thread, and what wakes it.
+
+#include "verbs_backend/connector.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace troupe::verbs {
+
+namespace {
+
+constexpr int kBacklog = 512;
+
+/// Destroying an id sends a message to its peer. On a port that is down, or that came up and has no route yet, that
+/// message fails, and with Soft-RoCE (kernel 6.1) the port never sends a connection message again.
+constexpr std::chrono::seconds kSettle{1};
+
+int pollTimeout(TimePoint deadline) {
+    if (deadline == kForever) return -1;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    // One more, so that it is not woken just before.
+    return static_cast<int>(std::clamp<std::int64_t>(left + 1, 0, 60000));
+}
+
+}  // namespace
+
+Connector::Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log)
+    : api_(std::move(api)), config_(config), incarnation_(incarnation), log_(std::move(log)) {}
+
+Connector::~Connector() {
+    if (thread_.joinable()) {
+        command([this] { ending_ = true; });
+        thread_.join();
+    }
+    while (!pairs_.empty()) destroyNow(pairs_.begin()->first);
+    while (!served_.empty()) endServed(served_.begin()->first, "the engine ends");
+    buryRetired(kForever);
+    if (listener_ != 0) api_->cmDestroy(listener_);
+    if (channel_ != 0) api_->cmClose(channel_);
+}
+
+Result<std::uint16_t> Connector::start(const std::vector<std::shared_ptr<Device>>& devices) {
+    for (const auto& device : devices) own_.push_back({device, nullptr, false, {}});
+    wake_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!wake_) return errnoStatus(Code::ResourceExhausted, "eventfd", errno);
+    channel_ = api_->cmOpen();
+    if (channel_ == 0)
+        return errnoStatus(Code::TransportMissing, "no channel of rdma_cm; is the module rdma_ucm loaded", errno);
+    listener_ = api_->cmCreate(channel_);
+    if (listener_ == 0) return errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno);
+    // On all devices, so that one port number serves them all; requests by a device that is not ours are refused.
+    const bool v6 = std::any_of(devices.begin(), devices.end(),
+                                [](const auto& device) { return device->address.family() == AF_INET6; });
+    const auto any = SocketAddress::fromNumeric(v6 ? "::" : "0.0.0.0", 0);
+    if (!any) return any.status();
+    if (const int error = api_->cmListen(listener_, *any, kBacklog, port_); error != 0)
+        return errnoStatus(Code::ResourceExhausted, "rdma_listen", error);
+    thread_ = std::thread([this] { run(); });
+    // Linux cuts names at 15 bytes.
+    ::pthread_setname_np(thread_.native_handle(), "troupe.rdma");
+    return port_;
+}
+
+// --- from other threads ----------------------------------------------------------------------------------------------
+
+void Connector::command(std::function<void()> work) {
+    {
+        const std::lock_guard lock(mutex_);
+        commands_.push_back(std::move(work));
+    }
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(wake_.get(), &one, sizeof one));
+}
+
+void Connector::attach(std::size_t device, std::shared_ptr<Mailbox> mailbox) {
+    auto done = std::make_shared<std::promise<void>>();
+    auto outcome = done->get_future();
+    command([this, device, mailbox = std::move(mailbox), done]() mutable {
+        own_[device].mailbox = std::move(mailbox);
+        if (!own_[device].mailbox) {
+            std::vector<std::uint32_t> numbers;
+            for (const auto& [number, pair] : pairs_)
+                if (pair.order.device == device) numbers.push_back(number);
+            for (const std::uint32_t number : numbers) destroyNow(number);
+        }
+        done->set_value();
+    });
+    outcome.get();
+}
+
+std::uint32_t Connector::connect(Order order) {
+    const std::uint32_t number = next_pair_.fetch_add(1, std::memory_order_relaxed);
+    command([this, number, order = std::move(order)]() mutable {
+        Pair& pair = pairs_[number];
+        pair.number = number;
+        pair.order = std::move(order);
+        pair.order.greeting.attempt = ++attempts_;
+        tryCandidate(pair);
+    });
+    return number;
+}
+
+void Connector::breakPair(std::uint32_t number, const Status& cause) {
+    command([this, number, cause] {
+        const auto found = pairs_.find(number);
+        if (found != pairs_.end()) breakNow(found->second, cause);
+    });
+}
+
+void Connector::destroy(std::uint32_t number) {
+    command([this, number] { destroyNow(number); });
+}
+
+// --- the thread ------------------------------------------------------------------------------------------------------
+
+void Connector::run() {
+    std::vector<pollfd> watched;
+    watched.push_back({wake_.get(), POLLIN, 0});
+    watched.push_back({api_->cmDescriptor(channel_), POLLIN, 0});
+    for (const Own& own : own_) watched.push_back({own.device->context()->async_fd, POLLIN, 0});
+    while (!ending_) {
+        if (::poll(watched.data(), watched.size(), pollTimeout(nextDeadline())) < 0 && errno != EINTR) {
+            // Only for want of memory; ending the thread would leave those who wait for it hanging.
+            log_->error("rdma: {}", errnoStatus(Code::Internal, "poll", errno).message());
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        }
+        runCommands();
+        CmEvent event;
+        while (!ending_ && api_->cmNextEvent(channel_, event)) handleCm(event);
+        for (std::size_t i = 0; i < own_.size(); ++i)
+            if (watched[i + 2].revents != 0) handleAsync(i);
+        runDeadlines(Clock::now());
+    }
+}
+
+void Connector::runCommands() {
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+    std::vector<std::function<void()>> commands;
+    {
+        const std::lock_guard lock(mutex_);
+        commands.swap(commands_);
+    }
+    for (const auto& work : commands) work();
+}
+
+void Connector::handleCm(CmEvent& event) {
+    if (event.kind == CmEvent::Kind::ConnectRequest) return onRequest(event);
+    if (Pair* pair = findPair(event.id)) {
+        switch (event.kind) {
+            case CmEvent::Kind::AddressResolved: return onResolved(*pair);
+            case CmEvent::Kind::RouteResolved: return onRoute(*pair);
+            case CmEvent::Kind::ConnectResponse: return onResponse(*pair, event);
+            case CmEvent::Kind::Rejected: return onRejected(*pair, event);
+            case CmEvent::Kind::Disconnected:
+                return breakNow(*pair, {Code::ConnectionLost, "the peer ended the connection"});
+            case CmEvent::Kind::Failed:
+                if (pair->step == Step::Up) return breakNow(*pair, {Code::ConnectionLost, "rdma_cm: " + event.name});
+                if (pair->step == Step::Broken) return;
+                return giveUpCandidate(
+                    *pair, errnoStatus(Code::ConnectionLost, "rdma_cm: " + event.name, std::abs(event.status)));
+            default: return;
+        }
+    }
+    if (served_.count(event.id) != 0 &&
+        (event.kind == CmEvent::Kind::Disconnected || event.kind == CmEvent::Kind::Failed))
+        endServed(event.id, event.name.c_str());
+}
+
+void Connector::handleAsync(std::size_t index) {
+    Own& own = own_[index];
+    VerbsApi::AsyncEvent event;
+    while (api_->nextAsyncEvent(own.device->context(), event)) {
+        log_->debug("rdma: {}: {}", own.device->describe(), event.name);
+        const auto breakAll = [&](std::uint32_t port, const Status& cause) {
+            for (auto& [number, pair] : pairs_) {
+                const Device& device = *own_[pair.order.device].device;
+                if (device.context() == own.device->context() && (port == 0 || device.port == port))
+                    breakNow(pair, cause);
+            }
+        };
+        const auto tellPort = [&](std::uint32_t port, PairEvent::Kind kind, const Status& cause) {
+            for (Own& other : own_) {
+                if (other.device->context() != own.device->context() || (port != 0 && other.device->port != port))
+                    continue;
+                other.port_down = kind == PairEvent::Kind::PortDown;
+                other.quiet_until = other.port_down ? kForever : Clock::now() + kSettle;
+                PairEvent told;
+                told.kind = kind;
+                told.status = cause;
+                if (other.mailbox) other.mailbox->put(std::move(told));
+            }
+        };
+        switch (event.type) {
+            case IBV_EVENT_PORT_ERR:
+            case IBV_EVENT_DEVICE_FATAL: {
+                const bool fatal = event.type == IBV_EVENT_DEVICE_FATAL;
+                const std::uint32_t port = fatal ? 0 : event.port;
+                const Status cause(Code::ConnectionLost,
+                                   own.device->describe() + (fatal ? " failed (device fatal)" : " went down"));
+                log_->warn("rdma: {}", cause.message());
+                tellPort(port, PairEvent::Kind::PortDown, cause);
+                breakAll(port, cause);
+                break;
+            }
+            case IBV_EVENT_PORT_ACTIVE:
+                log_->info("rdma: {} is active again", own.device->describe());
+                tellPort(event.port, PairEvent::Kind::PortUp, {});
+                break;
+            case IBV_EVENT_QP_FATAL:
+            case IBV_EVENT_QP_REQ_ERR:
+            case IBV_EVENT_QP_ACCESS_ERR: {
+                for (auto& [number, pair] : pairs_)
+                    if (pair.qp != nullptr && pair.qp == event.qp)
+                        breakNow(pair, {Code::ConnectionLost, own.device->describe() + ": " + event.name});
+                const auto served = std::find_if(served_.begin(), served_.end(),
+                                                 [&](const auto& entry) { return entry.second.qp == event.qp; });
+                if (served != served_.end()) endServed(served->first, event.name.c_str());
+                break;
+            }
+            default: break;
+        }
+    }
+}
+
+TimePoint Connector::nextDeadline() const {
+    TimePoint next = kForever;
+    for (const auto& [number, pair] : pairs_) next = std::min(next, pair.deadline);
+    for (const Retired& retired : retired_) next = std::min(next, own_[retired.device].quiet_until);
+    return next;
+}
+
+void Connector::runDeadlines(TimePoint now) {
+    buryRetired(now);
+    std::vector<std::uint32_t> late;
+    for (const auto& [number, pair] : pairs_)
+        if (pair.deadline <= now) late.push_back(number);
+    for (const std::uint32_t number : late) {
+        const auto found = pairs_.find(number);
+        if (found == pairs_.end()) continue;
+        const char* doing = found->second.step == Step::Connecting ? "no answer to the connection request"
+                                                                   : "its address could not be resolved in time";
+        giveUpCandidate(found->second, {Code::Timeout, doing});
+    }
+}
+
+/// Destroys an id, now or as soon as its port may speak.
+void Connector::retire(CmId id, std::size_t device) {
+    if (Clock::now() >= own_[device].quiet_until)
+        api_->cmDestroy(id);
+    else
+        retired_.push_back({id, device});
+}
+
+void Connector::buryRetired(TimePoint now) {
+    std::erase_if(retired_, [&](const Retired& retired) {
+        if (now < own_[retired.device].quiet_until) return false;
+        api_->cmDestroy(retired.id);
+        return true;
+    });
+}
+
+Connector::Pair* Connector::findPair(CmId id) {
+    const auto number = pair_of_id_.find(id);
+    if (number == pair_of_id_.end()) return nullptr;
+    return &pairs_.at(number->second);
+}
+
+void Connector::tell(const Pair& pair, PairEvent event) {
+    event.pair = pair.number;
+    if (const auto& mailbox = own_[pair.order.device].mailbox) mailbox->put(std::move(event));
+}
+
+}  // namespace troupe::verbs

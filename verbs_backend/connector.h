@@ -1,0 +1,165 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/unique_fd.h"
+#include "verbs_backend/device.h"
+#include "verbs_backend/handshake.h"
+#include "verbs_backend/mailbox.h"
+#include "verbs_backend/verbs_api.h"
+
+namespace troupe::verbs {
+
+/// Makes and ends every queue pair of an engine, on a thread of its own, because to create, change and destroy one are
+/// system calls (milliseconds on some hardware) that no data loop should wait for. It also is the end that answers
+/// connection requests, and hears of ports and pairs that break (asynchronous events).
+///
+/// A pair has one direction: the initiator posts on it, the target only lets it touch its memory. Engines that use each
+/// other have a pair for each direction, so there is no simultaneous open to be decided.
+///
+/// Public calls: any thread. Everything else runs on the thread.
+class Connector {
+  public:
+    /// A way to reach the peer: one of its devices.
+    struct Candidate {
+        SocketAddress address;  ///< With the port.
+        std::string device;     ///< Its name in the descriptor.
+    };
+    /// What a Nic wants.
+    struct Order {
+        std::size_t device = 0;             ///< Index of the own device, in the order given to start().
+        Greeting greeting;                  ///< `attempt` is filled in here.
+        std::vector<Candidate> candidates;  ///< Tried in this order, > 0 of them.
+        std::string peer;                   ///< For messages: "segment 'b'".
+    };
+
+    /// `config` and what `incarnation` means as in TransportContext; the reference outlives this.
+    Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log);
+    /// Ends every pair. No Nic may still hold one.
+    ~Connector();
+
+    /// Listens on every device at an address of the family of the first one, and starts the thread. Returns the port.
+    Result<std::uint16_t> start(const std::vector<std::shared_ptr<Device>>& devices);
+
+    /// Where events of the pairs of a device go; null: nowhere, and all of its pairs are destroyed when this returns.
+    void attach(std::size_t device, std::shared_ptr<Mailbox> mailbox);
+
+    /// Begins to make a pair; Up or Failed follows. Returns its number, never used again.
+    std::uint32_t connect(Order order);
+    /// Puts a pair into the error state, so that everything posted on it is flushed. Broken follows unless it was sent.
+    void breakPair(std::uint32_t pair, const Status& cause);
+    /// Ends a pair in whatever state. Destroyed follows.
+    void destroy(std::uint32_t pair);
+
+    /// Pairs that peers have to this engine.
+    std::size_t served() const { return served_count_.load(std::memory_order_relaxed); }
+
+  private:
+    enum class Step : std::uint8_t { Resolving, Routing, Connecting, Up, Broken };
+
+    /// A pair of which this is the initiator.
+    struct Pair {
+        std::uint32_t number = 0;
+        Order order;
+        Step step = Step::Resolving;
+        std::size_t candidate = 0;
+        CmId id = 0;
+        ibv_qp* qp = nullptr;
+        ibv_qp_init_attr made{};        ///< What the QP can hold.
+        TimePoint deadline = kForever;  ///< Of the candidate.
+        Status first_failure;
+    };
+    /// A pair of which this is the target.
+    struct Served {
+        CmId id = 0;
+        ibv_qp* qp = nullptr;
+        std::size_t device = 0;
+        Greeting greeting;
+        std::uint64_t order = 0;  ///< Grows with each one accepted.
+    };
+    struct Own {
+        std::shared_ptr<Device> device;
+        std::shared_ptr<Mailbox> mailbox;
+        bool port_down = false;
+        TimePoint quiet_until{};  ///< No connection message may be sent before; kForever while the port is down.
+    };
+
+    void run();
+    void runCommands();
+    void command(std::function<void()> work);
+    void handleCm(CmEvent& event);
+    void handleAsync(std::size_t device);
+    void runDeadlines(TimePoint now);
+    TimePoint nextDeadline() const;
+
+    // connector_initiator.cpp
+    void tryCandidate(Pair& pair);
+    void giveUpCandidate(Pair& pair, const Status& why, bool retryable = true);
+    void dropConnection(Pair& pair);
+    void onResolved(Pair& pair);
+    void onRoute(Pair& pair);
+    void onResponse(Pair& pair, const CmEvent& event);
+    void onRejected(Pair& pair, const CmEvent& event);
+    void breakNow(Pair& pair, const Status& cause);
+    void destroyNow(std::uint32_t number);
+    std::string describe(const Pair& pair) const;
+    Pair* findPair(CmId id);
+    void tell(const Pair& pair, PairEvent event);
+    void retire(CmId id, std::size_t device);
+    void buryRetired(TimePoint now);
+
+    // connector_target.cpp
+    void onRequest(const CmEvent& event);
+    Status serve(const CmEvent& event, const Greeting& greeting, std::size_t device);
+    void reject(CmId id, Code code, const std::string& why);
+    void endServed(CmId id, const char* why);
+    void makeRoom();
+
+    // connector_queue_pair.cpp
+    ibv_qp* createQp(const Device& device, bool initiator, ibv_qp_init_attr& attributes) const;
+    Status modify(CmId id, ibv_qp* qp, ibv_qp_state state, const Device& device, bool initiator, std::uint32_t mtu_cap,
+                  std::uint32_t* mtu_used = nullptr) const;
+    static Status toError(const Device& device, ibv_qp* qp);
+
+    const std::shared_ptr<VerbsApi> api_;
+    const Config& config_;
+    const Incarnation incarnation_;
+    const Logger log_;
+
+    std::vector<Own> own_;
+    CmChannel channel_ = 0;
+    CmId listener_ = 0;
+    std::uint16_t port_ = 0;
+    std::map<std::uint32_t, Pair> pairs_;
+    std::map<CmId, std::uint32_t> pair_of_id_;
+    std::map<CmId, Served> served_;
+    struct Retired {
+        CmId id;
+        std::size_t device;
+    };
+    std::vector<Retired> retired_;  ///< Ids that are of no use any more, to be destroyed when it may be said aloud.
+    std::uint64_t served_order_ = 0;
+    std::uint64_t attempts_ = 0;
+    std::atomic<std::size_t> served_count_{0};
+    std::atomic<std::uint32_t> next_pair_{1};
+
+    std::mutex mutex_;  ///< Of the commands.
+    std::vector<std::function<void()>> commands_;
+    UniqueFd wake_;
+    bool ending_ = false;  ///< The thread's.
+    std::thread thread_;
+};
+
+}  // namespace troupe::verbs

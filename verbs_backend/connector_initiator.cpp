@@ -1,0 +1,193 @@
+// Connector: pairs that this engine opens.
+
+#include <algorithm>
+#include <cerrno>
+
+#include "verbs_backend/connector.h"
+
+namespace troupe::verbs {
+
+namespace {
+
+/// Enough for a loaded peer; with more candidates each gets its share of connect_timeout, but at least this.
+constexpr std::chrono::milliseconds kLeastPatience{500};
+constexpr int kResolveMs = 2000;
+
+}  // namespace
+
+std::string Connector::describe(const Pair& pair) const {
+    const Candidate& candidate = pair.order.candidates[pair.candidate];
+    return pair.order.peer + " device " + candidate.device + " at " + candidate.address.toString() + " through " +
+           own_[pair.order.device].device->describe();
+}
+
+void Connector::tryCandidate(Pair& pair) {
+    const Own& own = own_[pair.order.device];
+    const Candidate& candidate = pair.order.candidates[pair.candidate];
+    const auto share = std::max<Duration>(
+        config_.connect_timeout / static_cast<std::int64_t>(pair.order.candidates.size()), kLeastPatience);
+    pair.step = Step::Resolving;
+    pair.deadline = Clock::now() + share;
+    if (own.port_down) return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
+    pair.id = api_->cmCreate(channel_);
+    if (pair.id == 0) return giveUpCandidate(pair, errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno));
+    pair_of_id_[pair.id] = pair.number;
+    if (own.device->address.family() != candidate.address.family())
+        return giveUpCandidate(pair, {Code::TransportMissing, "its address is of another family"});
+    const int error = api_->cmResolveAddress(pair.id, own.device->address, candidate.address, kResolveMs);
+    if (error != 0) giveUpCandidate(pair, errnoStatus(Code::ConnectionLost, "resolve the address", error));
+}
+
+/// Ends what there is of the connection; tries the next candidate, or tells the Nic that there is none.
+void Connector::giveUpCandidate(Pair& pair, const Status& why, bool retryable) {
+    const Status cause = why.withContext(describe(pair));
+    log_->debug("rdma: {}", cause.message());
+    if (pair.first_failure) pair.first_failure = cause;
+    dropConnection(pair);
+    if (retryable && pair.candidate + 1 < pair.order.candidates.size()) {
+        ++pair.candidate;
+        return tryCandidate(pair);
+    }
+    PairEvent event;
+    event.kind = PairEvent::Kind::Failed;
+    // Of several ways the first is the likeliest one; a refusal for good says more than any.
+    event.status = retryable ? pair.first_failure : cause;
+    event.retryable = retryable;
+    tell(pair, std::move(event));
+    pairs_.erase(pair.number);
+}
+
+void Connector::dropConnection(Pair& pair) {
+    const Device& device = *own_[pair.order.device].device;
+    if (pair.qp != nullptr) {
+        if (const int error = api_->destroyQp(pair.qp); error != 0)
+            log_->error("rdma: {}",
+                        errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error).message());
+        pair.qp = nullptr;
+    }
+    if (pair.id != 0) {
+        pair_of_id_.erase(pair.id);
+        retire(pair.id, pair.order.device);
+        pair.id = 0;
+    }
+}
+
+void Connector::onResolved(Pair& pair) {
+    if (pair.step != Step::Resolving) return;
+    const Device& device = *own_[pair.order.device].device;
+    const std::string leaves_by = api_->cmDevice(pair.id);
+    if (leaves_by != device.device_name || api_->cmPort(pair.id) != device.port)
+        return giveUpCandidate(pair,
+                               {Code::TransportMissing, "the way to it leaves through device '" + leaves_by + "'"});
+    pair.step = Step::Routing;
+    if (const int error = api_->cmResolveRoute(pair.id, kResolveMs); error != 0)
+        giveUpCandidate(pair, errnoStatus(Code::ConnectionLost, "resolve the route", error));
+}
+
+void Connector::onRoute(Pair& pair) {
+    if (pair.step != Step::Routing) return;
+    const Device& device = *own_[pair.order.device].device;
+    pair.qp = createQp(device, true, pair.made);
+    if (pair.qp == nullptr)
+        return giveUpCandidate(
+            pair, errnoStatus(Code::ResourceExhausted,
+                              "create a queue pair (the device takes " + std::to_string(device.attributes.max_qp) + ")",
+                              errno));
+    if (const Status status = modify(pair.id, pair.qp, IBV_QPS_INIT, device, true, 4096); !status)
+        return giveUpCandidate(pair, status);
+    const auto greeting = encode(pair.order.greeting);
+    CmParameters parameters;
+    parameters.private_data = greeting;
+    parameters.qp_number = pair.qp->qp_num;
+    parameters.initiator_depth = static_cast<std::uint8_t>(
+        std::clamp(device.attributes.max_qp_init_rd_atom, 0, static_cast<int>(config_.rdma_read_depth)));
+    parameters.retry_count = static_cast<std::uint8_t>(config_.rdma_retry_count);
+    parameters.rnr_retry_count = static_cast<std::uint8_t>(config_.rdma_rnr_retry);
+    pair.step = Step::Connecting;
+    if (const int error = api_->cmConnect(pair.id, parameters); error != 0)
+        giveUpCandidate(pair, errnoStatus(Code::ConnectionLost, "connect", error));
+}
+
+void Connector::onResponse(Pair& pair, const CmEvent& event) {
+    if (pair.step != Step::Connecting) return;
+    const Device& device = *own_[pair.order.device].device;
+    const auto answer = decodeAnswer(event.private_data);
+    if (!answer) return giveUpCandidate(pair, answer.status());
+    if (answer->code != Code::Ok || answer->target != pair.order.greeting.target)
+        return giveUpCandidate(
+            pair,
+            {Code::StaleIncarnation, "incarnation " + answer->target.toString() + " answers there, not " +
+                                         pair.order.greeting.target.toString()},
+            false);
+    std::uint32_t mtu = 0;
+    Status status = modify(pair.id, pair.qp, IBV_QPS_RTR, device, true, answer->mtu, &mtu);
+    if (status) status = modify(pair.id, pair.qp, IBV_QPS_RTS, device, true, answer->mtu);
+    if (status) {
+        const int error = api_->cmEstablish(pair.id);
+        if (error != 0) status = errnoStatus(Code::ConnectionLost, "establish", error);
+    }
+    if (!status) return giveUpCandidate(pair, status);
+    pair.step = Step::Up;
+    pair.deadline = kForever;
+    log_->info("rdma: up: {}, path MTU {}, {} READs at once, {} work requests", describe(pair), mtu,
+               event.initiator_depth, pair.made.cap.max_send_wr);
+    PairEvent up;
+    up.kind = PairEvent::Kind::Up;
+    up.qp = pair.qp;
+    up.depth = pair.made.cap.max_send_wr;
+    up.segments = pair.made.cap.max_send_sge;
+    up.inlined = pair.made.cap.max_inline_data;
+    up.device = answer->device;
+    tell(pair, std::move(up));
+}
+
+void Connector::onRejected(Pair& pair, const CmEvent& event) {
+    if (pair.step != Step::Connecting) return;
+    const auto answer = decodeAnswer(event.private_data);
+    if (!answer)
+        // Without an answer of ours: nobody listens there (IBTA reason 8), or it is somebody else.
+        return giveUpCandidate(
+            pair, {Code::ConnectionRefused, "the connection was rejected, reason " + std::to_string(event.status) +
+                                                (event.status == 8 ? " (nobody listens there)" : "")});
+    const bool other = answer->code == Code::StaleIncarnation;
+    giveUpCandidate(pair,
+                    {answer->code == Code::Ok ? Code::ProtocolError : answer->code,
+                     other ? "incarnation " + answer->target.toString() + " answers there, not " +
+                                 pair.order.greeting.target.toString()
+                           : "the peer refused the connection: " + std::string(codeName(answer->code))},
+                    !other);
+}
+
+void Connector::breakNow(Pair& pair, const Status& cause) {
+    // Before it is up there is nothing posted; its candidate fails by itself or by its deadline.
+    if (pair.step != Step::Up) return;
+    pair.step = Step::Broken;
+    const Device& device = *own_[pair.order.device].device;
+    // The Nic is told in any case: what is not flushed ends when the pair is destroyed.
+    if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
+    if (Clock::now() >= own_[pair.order.device].quiet_until) static_cast<void>(api_->cmDisconnect(pair.id));
+    PairEvent event;
+    event.kind = PairEvent::Kind::Broken;
+    event.status = cause.withContext(describe(pair));
+    tell(pair, std::move(event));
+}
+
+void Connector::destroyNow(std::uint32_t number) {
+    const auto found = pairs_.find(number);
+    if (found == pairs_.end()) return;
+    Pair& pair = found->second;
+    PairEvent event;
+    event.kind = PairEvent::Kind::Destroyed;
+    if (pair.qp != nullptr) {
+        if (const int error = api_->destroyQp(pair.qp); error != 0) {
+            event.status = errnoStatus(Code::Internal, describe(pair) + ": destroy the queue pair", error);
+            log_->error("rdma: {}", event.status.message());
+        }
+        pair.qp = nullptr;
+    }
+    dropConnection(pair);
+    tell(pair, std::move(event));
+    pairs_.erase(found);
+}
+
+}  // namespace troupe::verbs

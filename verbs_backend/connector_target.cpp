@@ -1,0 +1,102 @@
+// Connector: pairs that peers open to this engine.
+
+#include <algorithm>
+#include <cerrno>
+
+#include "verbs_backend/connector.h"
+
+namespace troupe::verbs {
+
+void Connector::onRequest(const CmEvent& event) {
+    const auto greeting = decodeGreeting(event.private_data);
+    if (!greeting) return reject(event.id, Code::ProtocolError, greeting.status().message());
+    const std::string name = api_->cmDevice(event.id);
+    const std::uint8_t port = api_->cmPort(event.id);
+    const auto own = std::find_if(own_.begin(), own_.end(), [&](const Own& entry) {
+        return entry.device->device_name == name && entry.device->port == port;
+    });
+    if (own == own_.end())
+        return reject(event.id, Code::TransportMissing, "device '" + name + "' is not one that this engine uses");
+    if (greeting->target != incarnation_)
+        return reject(event.id, Code::StaleIncarnation, "it is meant for " + greeting->target.toString());
+    std::vector<CmId> predecessors;
+    for (const auto& [id, served] : served_) {
+        if (!served.greeting.sameLane(*greeting)) continue;
+        if (served.greeting.attempt > greeting->attempt)
+            return reject(event.id, Code::StaleHandle, "the lane has a later connection already");
+        predecessors.push_back(id);
+    }
+    // Before the answer, so that nothing the old pair still has on the way is applied once the new one has work.
+    for (const CmId id : predecessors) endServed(id, "the initiator opened its successor");
+    makeRoom();
+    const Status status = serve(event, *greeting, static_cast<std::size_t>(own - own_.begin()));
+    if (!status) reject(event.id, status.code(), status.message());
+}
+
+Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::size_t index) {
+    const Device& device = *own_[index].device;
+    ibv_qp_init_attr made{};
+    ibv_qp* qp = createQp(device, false, made);
+    if (qp == nullptr) return errnoStatus(Code::ResourceExhausted, device.describe() + ": create a queue pair", errno);
+    // What it is asked to serve at once, within what the device can; rdma_cm negotiates with this.
+    const auto depth = static_cast<std::uint8_t>(
+        std::clamp(device.attributes.max_qp_rd_atom, 0, static_cast<int>(event.responder_resources)));
+    Status status = modify(event.id, qp, IBV_QPS_INIT, device, false, 4096);
+    std::uint32_t mtu = 0;
+    if (status) status = modify(event.id, qp, IBV_QPS_RTR, device, false, 4096, &mtu);
+    if (status) status = modify(event.id, qp, IBV_QPS_RTS, device, false, 4096);
+    if (status) {
+        const auto answer = encode(Answer{Code::Ok, incarnation_, mtu, device.name});
+        CmParameters parameters;
+        parameters.private_data = answer;
+        parameters.qp_number = qp->qp_num;
+        parameters.responder_resources = depth;
+        parameters.rnr_retry_count = static_cast<std::uint8_t>(config_.rdma_rnr_retry);
+        const int error = api_->cmAccept(event.id, parameters);
+        if (error != 0) status = errnoStatus(Code::ConnectionLost, device.describe() + ": accept", error);
+    }
+    if (!status) {
+        static_cast<void>(api_->destroyQp(qp));
+        return status;
+    }
+    served_[event.id] = Served{event.id, qp, index, greeting, ++served_order_};
+    served_count_.store(served_.size(), std::memory_order_relaxed);
+    log_->debug("rdma: {}: serves Nic {} lane {} of {}", device.describe(), greeting.nic, greeting.lane,
+                greeting.initiator.toString());
+    return {};
+}
+
+void Connector::reject(CmId id, Code code, const std::string& why) {
+    log_->debug("rdma: connection refused: {}", why);
+    static_cast<void>(api_->cmReject(id, encode(Answer{code, incarnation_, 0, ""})));
+    api_->cmDestroy(id);
+}
+
+void Connector::endServed(CmId id, const char* why) {
+    const auto found = served_.find(id);
+    if (found == served_.end()) return;
+    const Served served = found->second;
+    const Device& device = *own_[served.device].device;
+    log_->debug("rdma: {}: ends service of Nic {} lane {} of {}: {}", device.describe(), served.greeting.nic,
+                served.greeting.lane, served.greeting.initiator.toString(), why);
+    served_.erase(found);
+    served_count_.store(served_.size(), std::memory_order_relaxed);
+    // The pair first: from here on nothing that comes by it touches memory.
+    if (const int error = api_->destroyQp(served.qp); error != 0)
+        log_->error("rdma: {}",
+                    errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error).message());
+    retire(id, served.device);
+}
+
+/// A peer whose host died says nothing, and a pair that only serves notices nothing: at the bound the oldest goes. An
+/// initiator that is alive connects anew.
+void Connector::makeRoom() {
+    while (served_.size() >= config_.rdma_max_connections) {
+        const auto oldest = std::min_element(served_.begin(), served_.end(), [](const auto& a, const auto& b) {
+            return a.second.order < b.second.order;
+        });
+        endServed(oldest->first, "there are rdma.max_connections, and this is the oldest");
+    }
+}
+
+}  // namespace troupe::verbs

@@ -1,0 +1,109 @@
+#include "verbs_backend/handshake.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace troupe::verbs {
+
+namespace {
+
+constexpr std::uint32_t kMagic = 0x4d445254;  // "TRDM"
+
+template <class Number>
+void put(std::byte*& at, Number value) {
+    for (std::size_t i = 0; i < sizeof value; ++i) *at++ = static_cast<std::byte>(value >> (8 * i) & 0xff);
+}
+
+template <class Number>
+Number take(const std::byte*& at) {
+    Number value = 0;
+    for (std::size_t i = 0; i < sizeof value; ++i)
+        value = static_cast<Number>(value | static_cast<Number>(*at++) << (8 * i));
+    return value;
+}
+
+void put(std::byte*& at, const Incarnation& incarnation) {
+    std::memcpy(at, incarnation.bytes.data(), incarnation.bytes.size());
+    at += incarnation.bytes.size();
+}
+
+Incarnation takeIncarnation(const std::byte*& at) {
+    Incarnation incarnation;
+    std::memcpy(incarnation.bytes.data(), at, incarnation.bytes.size());
+    at += incarnation.bytes.size();
+    return incarnation;
+}
+
+Status bad(const std::string& what) { return {Code::ProtocolError, "rdma handshake: " + what}; }
+
+/// Checks length, magic and version; `at` is behind them.
+Status start(std::span<const std::byte> bytes, std::size_t need, const std::byte*& at) {
+    if (bytes.size() < need)
+        return bad(std::to_string(bytes.size()) + " bytes of private data, " + std::to_string(need) + " are due");
+    at = bytes.data();
+    if (take<std::uint32_t>(at) != kMagic) return bad("not from a Troupe engine");
+    if (const auto version = take<std::uint16_t>(at); version != kHandshakeVersion)
+        return bad("version " + std::to_string(version) + ", this engine speaks " + std::to_string(kHandshakeVersion));
+    return {};
+}
+
+}  // namespace
+
+std::array<std::byte, kGreetingBytes> encode(const Greeting& greeting) {
+    std::array<std::byte, kGreetingBytes> bytes{};
+    std::byte* at = bytes.data();
+    put(at, kMagic);
+    put(at, kHandshakeVersion);
+    put(at, std::uint16_t{0});
+    put(at, greeting.initiator);
+    put(at, greeting.target);
+    put(at, greeting.nic);
+    put(at, greeting.lane);
+    put(at, greeting.attempt);
+    return bytes;
+}
+
+std::array<std::byte, kAnswerBytes> encode(const Answer& answer) {
+    std::array<std::byte, kAnswerBytes> bytes{};
+    std::byte* at = bytes.data();
+    put(at, kMagic);
+    put(at, kHandshakeVersion);
+    put(at, static_cast<std::uint16_t>(answer.code));
+    put(at, answer.target);
+    put(at, answer.mtu);
+    put(at, std::uint32_t{0});
+    std::memcpy(at, answer.device.data(), std::min(answer.device.size(), kMaxDeviceName));
+    return bytes;
+}
+
+Result<Greeting> decodeGreeting(std::span<const std::byte> bytes) {
+    const std::byte* at = nullptr;
+    if (Status status = start(bytes, kGreetingBytes, at); !status) return status;
+    if (take<std::uint16_t>(at) != 0) return bad("flags that this version does not know");
+    Greeting greeting;
+    greeting.initiator = takeIncarnation(at);
+    greeting.target = takeIncarnation(at);
+    greeting.nic = take<std::uint32_t>(at);
+    greeting.lane = take<std::uint32_t>(at);
+    greeting.attempt = take<std::uint64_t>(at);
+    if (greeting.initiator.isNull()) return bad("the initiator names no incarnation");
+    return greeting;
+}
+
+Result<Answer> decodeAnswer(std::span<const std::byte> bytes) {
+    const std::byte* at = nullptr;
+    if (Status status = start(bytes, kAnswerBytes, at); !status) return status;
+    Answer answer;
+    answer.code = static_cast<Code>(take<std::uint16_t>(at));
+    answer.target = takeIncarnation(at);
+    answer.mtu = take<std::uint32_t>(at);
+    if (take<std::uint32_t>(at) != 0) return bad("a reserved field is not zero");
+    for (std::size_t i = 0; i < kMaxDeviceName && at[i] != std::byte{0}; ++i) {
+        const char c = static_cast<char>(at[i]);
+        if (c <= ' ' || c > '~') return bad("the device's name is not text");
+        answer.device += c;
+    }
+    return answer;
+}
+
+}  // namespace troupe::verbs

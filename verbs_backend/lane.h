@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "verbs_backend/connector.h"
+#include "verbs_backend/remote_keys.h"
+#include "verbs_backend/send_queue.h"
+
+namespace troupe::verbs {
+
+/// What the lanes of a path have in common.
+struct PathState {
+    RemoteKeys keys;
+    std::vector<Connector::Candidate> candidates;
+    std::uint64_t bytes = 0;     ///< In flight, all lanes.
+    std::uint32_t requests = 0;  ///< In flight, all lanes.
+};
+
+/// One queue pair's worth of a path: the requests that wait for it, those posted on it, and where it is in its life.
+/// Plain data; VerbsNic moves it along.
+///
+///     Idle -> Connecting -> Up -> Draining -> Ending -> Idle
+///                 |                  |          ^
+///                 +-> Idle           +----------+  (every completion counted, or drain_timeout passed)
+struct Lane {
+    enum class Step : std::uint8_t {
+        Idle,        ///< No pair; one is ordered when there is work and the back-off is over.
+        Connecting,  ///< Ordered.
+        Up,
+        Draining,  ///< In the error state, or on its way there; completions are being counted.
+        Ending,    ///< To be destroyed; nothing new before that is done.
+    };
+
+    Lane(std::shared_ptr<PathState> of, std::uint32_t lane_number) : path(std::move(of)), number(lane_number) {}
+
+    std::shared_ptr<PathState> path;
+    std::uint32_t number;  ///< Of the path's lanes to this peer.
+    Step step = Step::Idle;
+    bool orphan = false;     ///< Its path was closed; it ends when its pair has.
+    std::uint32_t pair = 0;  ///< The Connector's number; 0 when there is none.
+
+    ibv_qp* qp = nullptr;
+    std::size_t remote_device = 0;  ///< Index in the peer's descriptor.
+    std::uint32_t segments = 1;
+    std::uint32_t inlined = 0;
+    SendQueue queue{1};
+    std::deque<WorkRequest> waiting;  ///< Not posted.
+    std::uint64_t backlog = 0;        ///< Bytes waiting or posted.
+
+    Status cause;                   ///< Draining, Ending: why; the first one that was known.
+    bool retryable = true;          ///< Draining, Ending: what becomes of the requests but for the culprit.
+    TimePoint deadline = kForever;  ///< Of Draining and Ending.
+    TimePoint retry_at{};           ///< Idle: no attempt before.
+    TimePoint last_loss{};
+    unsigned strikes = 0;    ///< Losses lately; decays.
+    bool is_listed = false;  ///< On the Nic's list of lanes with something to send.
+};
+
+}  // namespace troupe::verbs

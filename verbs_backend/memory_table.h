@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/snapshot.h"
+#include "base/status.h"
+#include "metadata/segment_desc.h"
+#include "transports/region.h"
+#include "verbs_backend/device.h"
+
+namespace troupe::verbs {
+
+/// The keys of one registered region: a memory registration for each chunk and device, deregistered with this.
+///
+/// A region is cut into chunks of the table's `chunkBytes`, counted from its start; the last one may be shorter. Chunks
+/// are what a device's max_mr_size and the settings allow, the same for all devices.
+class RegionKeys {
+  public:
+    ~RegionKeys() { end(); }
+    RegionKeys(const RegionKeys&) = delete;
+    RegionKeys& operator=(const RegionKeys&) = delete;
+
+    const Region& region() const { return region_; }
+    std::size_t chunks() const { return keys_.size() / devices_.size(); }
+    std::uint32_t localKey(std::uint64_t chunk, std::size_t device) const { return at(chunk, device).local; }
+    std::uint32_t remoteKey(std::uint64_t chunk, std::size_t device) const { return at(chunk, device).remote; }
+
+  private:
+    friend class MemoryTable;
+    RegionKeys(std::vector<std::shared_ptr<Device>> devices, const Region& region)
+        : devices_(std::move(devices)), region_(region) {}
+    struct Keys {
+        std::uint32_t local = 0;
+        std::uint32_t remote = 0;
+    };
+    const Keys& at(std::uint64_t chunk, std::size_t device) const { return keys_[chunk * devices_.size() + device]; }
+    void add(ibv_mr* registration) {
+        registrations_.push_back(registration);
+        keys_.push_back({registration->lkey, registration->rkey});
+    }
+    /// Deregisters. The numbers stay: a reader may hold an old snapshot, though it finds no use for them.
+    void end();
+
+    const std::vector<std::shared_ptr<Device>> devices_;
+    const Region region_;
+    std::vector<Keys> keys_;              ///< Chunk by chunk, in each by device.
+    std::vector<ibv_mr*> registrations_;  ///< In the same order; for the writers only.
+};
+
+/// An immutable set of registered regions, ordered by address.
+class KeyMap {
+  public:
+    /// The registered region that contains `addr`, or null.
+    const RegionKeys* find(std::uint64_t addr) const;
+
+  private:
+    friend class MemoryTable;
+    struct Entry {
+        ByteRange range;
+        std::shared_ptr<const RegionKeys> keys;
+    };
+    std::vector<Entry> entries_;
+};
+
+/// Registers local memory with every device. Writers are the threads that register; data loops read snapshots.
+///
+/// A mutex guards the writers' map: registering is slow and rare, and it is not held while a device registers.
+class MemoryTable {
+  public:
+    MemoryTable(std::vector<std::shared_ptr<Device>> devices, const Config& config);
+
+    std::uint64_t chunkBytes() const { return chunk_bytes_; }
+    const std::vector<std::shared_ptr<Device>>& devices() const { return devices_; }
+
+    /// All chunks with all devices, or nothing: what was registered is undone when one fails. ResourceExhausted and
+    /// others name the device, the range, and where the error is that of a limit, the limit, the need and the remedy.
+    Status add(const Region& region);
+    /// The keys are dead when this returns: the devices refuse them from then on. Nothing may be in flight there.
+    void remove(const Region& region);
+
+    /// Fills in `rkeys` of the buffers of `desc` that peers may use.
+    void describe(SegmentDesc& desc) const;
+
+    const Snapshot<KeyMap>& keys() const { return visible_; }
+
+  private:
+    Status registerChunk(const Device& device, const ByteRange& chunk, const Region& region, ibv_mr*& made) const;
+    Status refusal(const Device& device, const ByteRange& chunk, const Region& region, int error) const;
+
+    const std::vector<std::shared_ptr<Device>> devices_;
+    std::uint64_t chunk_bytes_ = 0;
+    mutable std::mutex writers_;
+    std::map<std::uint64_t, std::shared_ptr<RegionKeys>> by_addr_;
+    Snapshot<KeyMap> visible_;
+};
+
+}  // namespace troupe::verbs

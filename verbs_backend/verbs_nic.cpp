@@ -1,0 +1,245 @@
+// VerbsNic: paths, and what the owner asks.
+
+#include "verbs_backend/verbs_nic.h"
+
+#include <arpa/inet.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace troupe::verbs {
+
+namespace {
+
+constexpr std::size_t kMaxPaths = 1u << 16;
+
+}  // namespace
+
+Result<std::unique_ptr<VerbsNic>> VerbsNic::create(const TransportContext& context, Shared shared, std::size_t index,
+                                                   const std::string& location) {
+    std::unique_ptr<VerbsNic> nic(new VerbsNic(context, std::move(shared), index, location));
+    if (const Status status = nic->openDescriptors(); !status) return status;
+    nic->shared_.connector->attach(index, nic->mailbox_);
+    return nic;
+}
+
+VerbsNic::VerbsNic(const TransportContext& context, Shared shared, std::size_t index, const std::string& location)
+    : config_(context.config),
+      log_(context.log),
+      incarnation_(context.incarnation),
+      shared_(std::move(shared)),
+      index_(index),
+      device_(shared_.memory->devices()[index]),
+      mailbox_(std::make_shared<Mailbox>()),
+      local_keys_(shared_.memory->keys()),
+      queue_room_(device_->completions) {
+    std::uint32_t seed = 0;
+    std::memcpy(&seed, context.incarnation.bytes.data(), sizeof seed);
+    random_.seed(seed + static_cast<std::uint32_t>(index));
+    info_.name = device_->name;
+    info_.transport = "rdma";
+    info_.location = location;
+    // A message is at most max_msg_sz (2^31 by the specification, 8 MiB for rxe).
+    const std::uint64_t message = std::max<std::uint64_t>(device_->port_attributes.max_msg_sz, 4096);
+    info_.slice_bytes = std::min({config_.slice_bytes, message, shared_.memory->chunkBytes()});
+    info_.merge_bytes = info_.slice_bytes;
+    info_.window_bytes = std::max(config_.rdma_window_bytes, info_.slice_bytes);
+    info_.window_requests = std::max(1u, config_.rdma_lanes * config_.rdma_queue_depth);
+}
+
+Status VerbsNic::openDescriptors() {
+    if (const Status status = mailbox_->open(); !status) return status;
+    epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+    if (!epoll_) return errnoStatus(Code::ResourceExhausted, "epoll_create", errno);
+    for (const int fd : {mailbox_->fd(), device_->channel()->fd}) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+            return errnoStatus(Code::ResourceExhausted, "epoll_ctl", errno);
+    }
+    return {};
+}
+
+VerbsNic::~VerbsNic() {
+    // Every pair is destroyed when this returns; from then on the device touches no buffer.
+    shared_.connector->attach(index_, nullptr);
+}
+
+// --- paths -----------------------------------------------------------------------------------------------------------
+
+Result<PathId> VerbsNic::openPath(std::shared_ptr<const Peer> peer) {
+    if (!peer || !peer->desc) return {Code::InvalidArgument, "openPath needs a peer with a descriptor"};
+    const SegmentDesc& desc = *peer->desc;
+    if (desc.incarnation.isNull())
+        return {Code::TransportMissing, "segment '" + peer->name + "' names no incarnation: not a Troupe engine"};
+    auto candidates = candidatesOf(desc);
+    if (candidates.empty())
+        return {Code::TransportMissing,
+                "segment '" + peer->name + "' has no RDMA device that " + info_.name + " could connect to"};
+
+    auto slot = static_cast<std::size_t>(std::find(paths_.begin(), paths_.end(), nullptr) - paths_.begin());
+    if (slot == kMaxPaths) return {Code::ResourceExhausted, info_.name + " has 65536 paths already"};
+    // A path takes the lowest lane numbers that no living path to the same process has: when it follows a closed one,
+    // the peer sees its lanes as successors and ends what the closed one left behind.
+    std::uint32_t block = 0;
+    const auto taken = [&](const std::unique_ptr<Path>& other) {
+        return other && other->block == block && other->state->keys.peer().desc->incarnation == desc.incarnation;
+    };
+    while (std::any_of(paths_.begin(), paths_.end(), taken)) ++block;
+
+    if (slot == paths_.size()) {
+        paths_.emplace_back();
+        slot_uses_.push_back(0);
+    }
+    auto path = std::make_unique<Path>();
+    path->state = std::make_shared<PathState>(PathState{RemoteKeys(std::move(peer)), std::move(candidates)});
+    path->id = static_cast<PathId>((slot_uses_[slot]++ & 0xffff) << 16 | slot);
+    path->block = block;
+    const std::uint32_t lanes = std::max(config_.rdma_lanes, 1u);
+    for (std::uint32_t i = 0; i < lanes; ++i) {
+        path->lanes.push_back(std::make_unique<Lane>(path->state, block * lanes + i));
+        // Connected before there is work, so that the first request does not wait for it.
+        enlist(*path->lanes.back());
+    }
+    const PathId id = path->id;
+    paths_[slot] = std::move(path);
+    return id;
+}
+
+/// The peer's device of the same name first, then one in our subnet, then the others in the order that the peer names
+/// them.
+std::vector<Connector::Candidate> VerbsNic::candidatesOf(const SegmentDesc& desc) const {
+    struct Ranked {
+        int rank;
+        Connector::Candidate candidate;
+    };
+    std::vector<Ranked> ranked;
+    for (const DeviceDesc& device : desc.devices) {
+        ibv_gid gid{};
+        if (inet_pton(AF_INET6, device.gid.c_str(), gid.raw) != 1 || desc.rdma_port == 0) continue;
+        const auto address = SocketAddress::fromNumeric(addressOfGid(gid).host(), desc.rdma_port);
+        if (!address || address->family() != device_->address.family()) continue;
+        // Without the prefix length of the interface, the longest common prefix is the best guess at a shared rail.
+        int common = 0;
+        while (common < 128 && ((gid.raw[common / 8] ^ device_->gid.gid.raw[common / 8]) >> (7 - common % 8) & 1) == 0)
+            ++common;
+        ranked.push_back({(device.name == info_.name ? 1000 : 0) + common, {*address, device.name}});
+    }
+    std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.rank > b.rank; });
+    std::vector<Connector::Candidate> candidates;
+    for (Ranked& entry : ranked) candidates.push_back(std::move(entry.candidate));
+    return candidates;
+}
+
+VerbsNic::Path* VerbsNic::find(PathId id) {
+    const std::size_t slot = id & 0xffff;
+    return slot < paths_.size() && paths_[slot] && paths_[slot]->id == id ? paths_[slot].get() : nullptr;
+}
+
+void VerbsNic::updatePeer(PathId id, std::shared_ptr<const Peer> peer) {
+    Path* path = find(id);
+    if (!path || !peer || !peer->desc) return;
+    const SegmentDesc& before = *path->state->keys.peer().desc;
+    // Keys are found by the device's place in the descriptor; when that changes, pairs connect anew and look again.
+    const bool same_devices = before.devices == peer->desc->devices && before.rdma_port == peer->desc->rdma_port;
+    path->state->candidates = candidatesOf(*peer->desc);
+    path->state->keys = RemoteKeys(std::move(peer));
+    if (!same_devices) resetPath(id, {Code::ConnectionLost, "the peer's RDMA devices changed"});
+}
+
+void VerbsNic::closePath(PathId id, const Status& cause) {
+    Path* path = find(id);
+    if (!path) return;
+    const TimePoint now = Clock::now();
+    for (auto& lane : path->lanes) {
+        lane->orphan = true;
+        failWaiting(*lane, cause, false);
+        if (lane->step == Lane::Step::Up) beginDrain(*lane, cause, false, now, true);
+        if (lane->step == Lane::Step::Draining || lane->step == Lane::Step::Ending) {
+            lane->retryable = false;
+            lane->cause = cause;
+        }
+        if (lane->step == Lane::Step::Connecting) beginEnd(*lane, now);
+        forget(*lane);
+        if (lane->step != Lane::Step::Idle) orphans_.push_back(std::move(lane));
+    }
+    paths_[id & 0xffff].reset();
+}
+
+void VerbsNic::resetPath(PathId id, const Status& cause) {
+    Path* path = find(id);
+    if (!path) return;
+    const TimePoint now = Clock::now();
+    for (const auto& lane : path->lanes) {
+        failWaiting(*lane, cause, true);
+        // A pair with nothing on it has nothing to end.
+        if (lane->step == Lane::Step::Up && !lane->queue.idle()) beginDrain(*lane, cause, true, now, true);
+    }
+}
+
+Lane& VerbsNic::leastBusy(Path& path) {
+    Lane* best = path.lanes.front().get();
+    for (std::size_t i = 1; i < path.lanes.size(); ++i)
+        if (path.lanes[i]->backlog < best->backlog) best = path.lanes[i].get();
+    return *best;
+}
+
+void VerbsNic::enlist(Lane& lane) {
+    if (lane.is_listed) return;
+    lane.is_listed = true;
+    ready_.push_back(&lane);
+}
+
+// --- what the owner asks -----------------------------------------------------------------------------------------
+
+std::size_t VerbsNic::post(PathId id, std::span<const WorkRequest> requests) {
+    Path* path = find(id);
+    std::size_t taken = 0;
+    for (const WorkRequest& request : requests) {
+        if (!path) {
+            failures_.push_back({request, {Code::StaleHandle, info_.name + ": the path is closed"}, false, true});
+            ++taken;
+            continue;
+        }
+        PathState& state = *path->state;
+        if (state.requests >= info_.window_requests ||
+            (state.bytes != 0 && state.bytes + request.length > info_.window_bytes))
+            break;
+        ++taken;
+        // The owner's CPU checks nothing on this transport, so the range is checked here, against its descriptor.
+        if (Status status = state.keys.covers({request.remote, request.length}); !status) {
+            failures_.push_back({request, std::move(status), false, true});
+            continue;
+        }
+        state.requests += 1;
+        state.bytes += request.length;
+        Lane& lane = leastBusy(*path);
+        lane.backlog += request.length;
+        lane.waiting.push_back(request);
+        enlist(lane);
+    }
+    return taken;
+}
+
+bool VerbsNic::arm() {
+    if (!failures_.empty() || !early_.empty() || !ready_.empty()) return false;
+    // What was announced before is about to be looked at.
+    static_cast<void>(device_->api().drainChannel(device_->channel()));
+    if (device_->api().requestNotify(device_->cq()) != 0) return false;
+    armed_ = true;
+    // A completion that came before the queue was armed raises no event.
+    return !pollCompletions(Clock::now(), early_) && failures_.empty() && ready_.empty();
+}
+
+std::string VerbsNic::describe(const Lane& lane) const {
+    const Peer& peer = lane.path->keys.peer();
+    const auto& devices = peer.desc->devices;
+    const std::string device = lane.pair != 0 && lane.qp != nullptr && lane.remote_device < devices.size()
+                                   ? " device " + devices[lane.remote_device].name
+                                   : "";
+    return "segment '" + peer.name + "'" + device + " through " + info_.name;
+}
+
+}  // namespace troupe::verbs

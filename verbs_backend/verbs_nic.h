@@ -1,0 +1,144 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/snapshot.h"
+#include "base/unique_fd.h"
+#include "transports/nic.h"
+#include "transports/transport.h"
+#include "verbs_backend/connector.h"
+#include "verbs_backend/device.h"
+#include "verbs_backend/lane.h"
+#include "verbs_backend/mailbox.h"
+#include "verbs_backend/memory_table.h"
+
+namespace troupe::verbs {
+
+/// The initiator's side of one device and port: queues work, posts it, polls the completion queue. What peers do to
+/// local memory passes by it: the device serves them.
+///
+/// One owner, no lock, no blocking call: of verbs it only posts, polls and arms. Pairs are made and ended by the
+/// Connector, which answers through the mailbox.
+///
+/// The completion queue cannot overrun: every outstanding work request of all its pairs may bring one completion (an
+/// unsignalled one does when it is flushed), so no more are posted than it has entries.
+class VerbsNic final : public Nic {
+  public:
+    /// What the Nics of an engine share.
+    struct Shared {
+        std::shared_ptr<Connector> connector;
+        std::shared_ptr<MemoryTable> memory;
+    };
+    /// `index`: of the device among the Connector's and the MemoryTable's. Of `context` the references are kept.
+    static Result<std::unique_ptr<VerbsNic>> create(const TransportContext& context, Shared shared, std::size_t index,
+                                                    const std::string& location);
+    ~VerbsNic() override;
+
+    const NicInfo& info() const override { return info_; }
+    Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
+    void updatePeer(PathId path, std::shared_ptr<const Peer> peer) override;
+    void closePath(PathId path, const Status& cause) override;
+    void resetPath(PathId path, const Status& cause) override;
+    std::size_t post(PathId path, std::span<const WorkRequest> requests) override;
+    bool poll(TimePoint now, Sweep& sweep) override;
+    bool arm() override;
+    int waitFd() const override { return epoll_.get(); }
+    TimePoint nextDeadline() const override { return next_deadline_; }
+    /// One-sided work passes by the CPU, so nothing is known of it; MemoryTable::remove ends it with the keys.
+    bool servesPeerIn(const ByteRange&) const override { return false; }
+    void cutPeersIn(const ByteRange&) override {}
+
+  private:
+    struct Path {
+        std::shared_ptr<PathState> state;
+        std::vector<std::unique_ptr<Lane>> lanes;
+        PathId id = 0;
+        std::uint32_t block = 0;  ///< Which share of the lane numbers to its target it has.
+    };
+
+    VerbsNic(const TransportContext& context, Shared shared, std::size_t index, const std::string& location);
+    Status openDescriptors();
+
+    Path* find(PathId id);
+    std::vector<Connector::Candidate> candidatesOf(const SegmentDesc& desc) const;
+    static Lane& leastBusy(Path& path);
+    void enlist(Lane& lane);
+    void watchTimer(TimePoint when) { next_deadline_ = std::min(next_deadline_, when); }
+    std::string describe(const Lane& lane) const;
+
+    // verbs_nic_life.cpp: what becomes of lanes
+    void order(Lane& lane, TimePoint now);
+    void onEvent(PairEvent& event, TimePoint now);
+    void onUp(Lane& lane, PairEvent& event, TimePoint now);
+    void beginDrain(Lane& lane, const Status& cause, bool retryable, TimePoint now, bool tell_connector);
+    void beginEnd(Lane& lane, TimePoint now);
+    void ended(Lane& lane, const Status& proof);
+    void abandon(Lane& lane);
+    void strike(Lane& lane, TimePoint now);
+    void failWaiting(Lane& lane, const Status& cause, bool retryable);
+    void failPosted(Lane& lane, bool quiesced);
+    void finish(Lane& lane, const WorkRequest& request);
+    void fail(Lane& lane, const WorkRequest& request, const Status& cause, bool retryable, bool quiesced);
+    void forget(Lane& lane);
+    void runTimers(TimePoint now);
+
+    // verbs_nic_post.cpp: from requests to work requests
+    bool flush(TimePoint now);
+    bool flush(Lane& lane, TimePoint now);
+    Status build(Lane& lane, const WorkRequest& request, std::uint32_t& work_requests);
+    std::uint32_t postList(Lane& lane, int& error);
+
+    // verbs_nic_poll.cpp: completions
+    bool pollCompletions(TimePoint now, Sweep& sweep);
+    void onCompletion(const ibv_wc& completion, TimePoint now, Sweep& sweep);
+    void feedStarved();
+    Lane* laneOf(std::uint32_t pair);
+
+    const Config& config_;
+    const Logger log_;
+    const Incarnation incarnation_;
+    const Shared shared_;
+    const std::size_t index_;
+    const std::shared_ptr<Device> device_;
+    const std::shared_ptr<Mailbox> mailbox_;
+    NicInfo info_;
+    SnapshotReader<KeyMap> local_keys_;
+    UniqueFd epoll_;
+
+    std::vector<std::unique_ptr<Path>> paths_;  ///< By slot; null where free.
+    std::vector<std::uint32_t> slot_uses_;      ///< Makes the ids of a slot's successive paths differ.
+    std::vector<std::unique_ptr<Lane>> orphans_;
+    std::unordered_map<std::uint32_t, Lane*> lane_of_pair_;
+    std::uint32_t last_pair_ = 0;  ///< The last one looked up.
+    Lane* last_lane_ = nullptr;
+    std::vector<Lane*> ready_;  ///< With something to send or to connect for.
+    std::vector<Failure> failures_;
+    Sweep early_;  ///< Completions that arm() found.
+
+    bool port_down_ = false;
+    Status port_cause_;
+    bool armed_ = false;
+    std::uint32_t queue_room_ = 0;  ///< Completions that the queue can still take.
+    bool starved_ = false;          ///< A lane waits for that room.
+    TimePoint next_deadline_ = kForever;
+    std::uint64_t strange_ = 0;  ///< Completions of nothing that is outstanding.
+    std::minstd_rand random_;
+
+    std::vector<PairEvent> events_;
+    std::array<ibv_wc, 64> completions_{};
+    std::vector<ibv_send_wr> work_;
+    std::vector<ibv_sge> pieces_;
+    struct Built {
+        WorkRequest request;
+        std::uint32_t work_requests = 0;
+    };
+    std::vector<Built> built_;  ///< What work_ is made of.
+};
+
+}  // namespace troupe::verbs

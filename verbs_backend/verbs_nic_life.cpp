@@ -1,0 +1,208 @@
+// VerbsNic: what becomes of lanes and of the requests on them.
+
+#include <algorithm>
+
+#include "verbs_backend/verbs_nic.h"
+
+namespace troupe::verbs {
+
+namespace {
+
+/// The first loss costs nothing, then 10 ms, doubled up to 1 s; one strike is forgotten for every 2 s of peace.
+constexpr std::chrono::milliseconds kFirstBackOff{10};
+constexpr unsigned kMostStrikes = 8;
+constexpr std::chrono::seconds kForgive{2};
+/// The Connector's thread may be busy with other pairs; after this a pair that is to be destroyed counts as stuck.
+constexpr std::chrono::seconds kEndPatience{2};
+
+}  // namespace
+
+void VerbsNic::order(Lane& lane, TimePoint now) {
+    if (now < lane.retry_at) return watchTimer(lane.retry_at);
+    Connector::Order wanted;
+    wanted.device = index_;
+    wanted.greeting.initiator = incarnation_;
+    wanted.greeting.target = lane.path->keys.peer().desc->incarnation;
+    wanted.greeting.nic = static_cast<std::uint32_t>(index_);
+    wanted.greeting.lane = lane.number;
+    wanted.candidates = lane.path->candidates;
+    wanted.peer = "segment '" + lane.path->keys.peer().name + "'";
+    lane.step = Lane::Step::Connecting;
+    lane.pair = shared_.connector->connect(std::move(wanted));
+    lane_of_pair_[lane.pair] = &lane;
+}
+
+void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
+    if (event.kind == PairEvent::Kind::PortDown || event.kind == PairEvent::Kind::PortUp) {
+        port_down_ = event.kind == PairEvent::Kind::PortDown;
+        port_cause_ = event.status;
+        for (const auto& path : paths_) {
+            if (!path) continue;
+            for (const auto& lane : path->lanes) {
+                // Those that are up follow one by one, as broken.
+                if (port_down_ && lane->step != Lane::Step::Up) failWaiting(*lane, port_cause_, true);
+                if (port_down_) continue;
+                // What was held against the path was the port's fault. It is connected before there is work.
+                lane->strikes = 0;
+                lane->retry_at = now;
+                enlist(*lane);
+            }
+        }
+        return;
+    }
+    Lane* lane = laneOf(event.pair);
+    if (lane == nullptr) return;
+    switch (event.kind) {
+        case PairEvent::Kind::Up: return onUp(*lane, event, now);
+        case PairEvent::Kind::Failed:
+            log_->debug("{}: {}", info_.name, event.status.toString());
+            strike(*lane, now);
+            failWaiting(*lane, event.status, event.retryable);
+            return ended(*lane, {});
+        case PairEvent::Kind::Broken:
+            if (lane->step == Lane::Step::Up) {
+                log_->debug("{}: {}", info_.name, event.status.toString());
+                strike(*lane, now);
+                failWaiting(*lane, event.status, true);
+                beginDrain(*lane, event.status, true, now, false);
+            }
+            return;
+        case PairEvent::Kind::Destroyed: return ended(*lane, event.status);
+        default: return;
+    }
+}
+
+void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
+    if (lane.step != Lane::Step::Connecting) return;
+    const auto& devices = lane.path->keys.peer().desc->devices;
+    const auto named = std::find_if(devices.begin(), devices.end(),
+                                    [&](const DeviceDesc& device) { return device.name == event.device; });
+    if (named == devices.end()) {
+        failWaiting(lane,
+                    {Code::ProtocolError, describe(lane) + ": device '" + event.device +
+                                              "' answered, which the peer's descriptor does not name"},
+                    true);
+        strike(lane, now);
+        return beginEnd(lane, now);
+    }
+    lane.step = Lane::Step::Up;
+    lane.qp = event.qp;
+    lane.remote_device = static_cast<std::size_t>(named - devices.begin());
+    lane.segments = event.segments;
+    lane.inlined = event.inlined;
+    lane.queue = SendQueue(event.depth);
+    lane.cause = {};
+    lane.retryable = true;
+    if (!lane.waiting.empty()) enlist(lane);
+}
+
+/// Takes a lane that is up to its end: nothing more is posted, completions are counted.
+void VerbsNic::beginDrain(Lane& lane, const Status& cause, bool retryable, TimePoint now, bool tell_connector) {
+    if (lane.step != Lane::Step::Up) return;
+    lane.step = Lane::Step::Draining;
+    lane.cause = cause;
+    lane.retryable = retryable;
+    if (tell_connector) shared_.connector->breakPair(lane.pair, cause);
+    if (lane.queue.idle()) return beginEnd(lane, now);
+    lane.deadline = now + config_.rdma_drain_timeout;
+    watchTimer(lane.deadline);
+}
+
+void VerbsNic::beginEnd(Lane& lane, TimePoint now) {
+    if (lane.step == Lane::Step::Draining && lane.queue.idle()) failPosted(lane, true);
+    lane.step = Lane::Step::Ending;
+    lane.deadline = now + kEndPatience;
+    watchTimer(lane.deadline);
+    shared_.connector->destroy(lane.pair);
+}
+
+/// The pair is gone. `proof`: Ok when the device can no longer touch anything because of it.
+void VerbsNic::ended(Lane& lane, const Status& proof) {
+    if (lane.queue.holdsRequests() || !lane.queue.idle()) failPosted(lane, proof.isOk());
+    lane_of_pair_.erase(lane.pair);
+    last_lane_ = nullptr;
+    last_pair_ = 0;
+    lane.pair = 0;
+    lane.qp = nullptr;
+    lane.step = Lane::Step::Idle;
+    lane.deadline = kForever;
+    if (lane.orphan) return forget(lane);
+    if (!lane.waiting.empty()) enlist(lane);
+}
+
+void VerbsNic::strike(Lane& lane, TimePoint now) {
+    const auto peace = now - lane.last_loss;
+    if (lane.strikes != 0 && peace > Duration::zero())
+        lane.strikes -= static_cast<unsigned>(std::min<std::int64_t>(lane.strikes, peace / kForgive));
+    lane.strikes = std::min(lane.strikes + 1, kMostStrikes);
+    lane.last_loss = now;
+    lane.retry_at = now;
+    if (lane.strikes <= 1) return;
+    const Duration whole = std::min<Duration>(kFirstBackOff * (1 << (lane.strikes - 2)), std::chrono::seconds(1));
+    // Half of it fixed, half at random, so that peers that broke together do not return together.
+    std::uniform_int_distribution<std::int64_t> jitter(whole.count() / 2, whole.count());
+    lane.retry_at = now + Duration(jitter(random_));
+}
+
+// --- requests --------------------------------------------------------------------------------------------------------
+
+void VerbsNic::failWaiting(Lane& lane, const Status& cause, bool retryable) {
+    for (const WorkRequest& request : lane.waiting) fail(lane, request, cause, retryable, true);
+    lane.waiting.clear();
+}
+
+/// Everything posted on the lane ends now, with what is known.
+void VerbsNic::failPosted(Lane& lane, bool quiesced) {
+    queue_room_ += lane.queue.outstanding();
+    lane.queue.drain([&](const WorkRequest& request, bool is_culprit) {
+        // Only a refusal of the request itself makes it final; the others on the pair are bystanders.
+        const bool refused =
+            is_culprit && (lane.cause.code() == Code::AccessDenied || lane.cause.code() == Code::AddressNotRegistered ||
+                           lane.cause.code() == Code::InvalidArgument);
+        fail(lane, request, lane.cause, lane.retryable && !refused, quiesced);
+    });
+}
+
+void VerbsNic::finish(Lane& lane, const WorkRequest& request) {
+    lane.backlog -= request.length;
+    lane.path->bytes -= request.length;
+    lane.path->requests -= 1;
+}
+
+void VerbsNic::fail(Lane& lane, const WorkRequest& request, const Status& cause, bool retryable, bool quiesced) {
+    finish(lane, request);
+    failures_.push_back({request, cause, retryable, quiesced});
+}
+
+void VerbsNic::forget(Lane& lane) {
+    if (lane.is_listed) std::erase(ready_, &lane);
+    lane.is_listed = false;
+}
+
+void VerbsNic::runTimers(TimePoint now) {
+    next_deadline_ = kForever;
+    const auto look = [&](Lane& lane) {
+        if (lane.step == Lane::Step::Idle && !lane.waiting.empty()) enlist(lane);
+        if (lane.step != Lane::Step::Draining && lane.step != Lane::Step::Ending) return;
+        if (now < lane.deadline) return watchTimer(lane.deadline);
+        if (lane.step == Lane::Step::Draining) {
+            log_->warn("{}: {}: {} completions did not come in rdma.drain_timeout; destroying the queue pair ends them",
+                       info_.name, describe(lane), lane.queue.outstanding());
+            return beginEnd(lane, now);
+        }
+        // Not even destroyed: what is posted there cannot be proven to have ended.
+        if (lane.queue.holdsRequests()) {
+            log_->error("{}: {}: the queue pair could not be destroyed in time; its buffers are not quiesced",
+                        info_.name, describe(lane));
+            failPosted(lane, false);
+        }
+        lane.deadline = kForever;
+    };
+    for (const auto& path : paths_)
+        if (path)
+            for (const auto& lane : path->lanes) look(*lane);
+    for (const auto& lane : orphans_) look(*lane);
+    std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
+}
+
+}  // namespace troupe::verbs

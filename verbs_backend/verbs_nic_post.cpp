@@ -1,0 +1,176 @@
+// VerbsNic: from requests to work requests.
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+
+#include "base/endpoint.h"
+#include "verbs_backend/verbs_nic.h"
+
+namespace troupe::verbs {
+
+namespace {
+
+/// Work requests in one list, so that one pass stays short.
+constexpr std::uint32_t kListMost = 64;
+/// At least every so many work requests one is signalled: a completion costs, but only it makes room in the send queue.
+constexpr std::uint32_t kSignalEvery = 16;
+
+}  // namespace
+
+bool VerbsNic::flush(TimePoint now) {
+    if (ready_.empty()) return false;
+    bool moved = false;
+    // Lanes are put back by themselves while there is more to do.
+    std::vector<Lane*> lanes;
+    lanes.swap(ready_);
+    for (Lane* lane : lanes) lane->is_listed = false;
+    for (Lane* lane : lanes) {
+        if (port_down_ && lane->step != Lane::Step::Up) {
+            failWaiting(*lane, port_cause_, true);
+        } else if (lane->step == Lane::Step::Idle) {
+            order(*lane, now);
+        } else if (lane->step == Lane::Step::Up) {
+            moved = flush(*lane, now) || moved;
+        }
+    }
+    // Its memory is used again, unless somebody was enlisted meanwhile.
+    if (ready_.empty()) {
+        lanes.clear();
+        ready_.swap(lanes);
+    }
+    return moved;
+}
+
+bool VerbsNic::flush(Lane& lane, TimePoint now) {
+    work_.clear();
+    pieces_.clear();
+    built_.clear();
+    while (!lane.waiting.empty() && work_.size() < kListMost) {
+        const WorkRequest request = lane.waiting.front();
+        const auto before = work_.size();
+        const auto pieces_before = pieces_.size();
+        std::uint32_t count = 0;
+        const Status refused = build(lane, request, count);
+        const bool too_many = refused && count > std::min(lane.queue.capacity(), device_->completions);
+        if (!refused || too_many) {
+            work_.resize(before);
+            pieces_.resize(pieces_before);
+            lane.waiting.pop_front();
+            fail(lane, request,
+                 refused ? Status(Code::InvalidArgument, "a request of " + std::to_string(request.length) +
+                                                             " bytes makes " + std::to_string(count) +
+                                                             " work requests, more than rdma.queue_depth")
+                         : refused,
+                 false, true);
+            continue;
+        }
+        if (work_.size() > std::min(lane.queue.room(), queue_room_)) {
+            // There is no room for it now; a completion makes some, and of the common queue anybody's does.
+            starved_ = starved_ || work_.size() > queue_room_;
+            work_.resize(before);
+            pieces_.resize(pieces_before);
+            break;
+        }
+        built_.push_back({request, count});
+        lane.waiting.pop_front();
+    }
+    if (work_.empty()) return false;
+
+    int error = 0;
+    const std::uint32_t posted = postList(lane, error);
+    queue_room_ -= posted;
+    std::uint32_t counted = 0;
+    for (const Built& entry : built_) {
+        if (counted + entry.work_requests <= posted) {
+            lane.queue.push(entry.request, entry.work_requests);
+        } else if (counted < posted) {
+            // What was posted of it ends with the pair. The one more than was posted is not in the way: the room for
+            // the whole list was there.
+            lane.queue.pushPart(entry.request, posted - counted);
+            queue_room_ -= 1;
+        } else {
+            fail(lane, entry.request, errnoStatus(Code::ConnectionLost, describe(lane) + ": post", error), true, true);
+        }
+        counted += entry.work_requests;
+    }
+    if (error != 0) {
+        const Status cause = errnoStatus(Code::ConnectionLost, describe(lane) + ": post", error);
+        log_->warn("{}: {}", info_.name, cause.message());
+        strike(lane, now);
+        failWaiting(lane, cause, true);
+        beginDrain(lane, cause, true, now, true);
+        // The last one posted need not be signalled, so no count could tell that the queue has drained.
+        if (lane.step == Lane::Step::Draining) {
+            lane.deadline = now;
+            watchTimer(now);
+        }
+        return true;
+    }
+    if (!lane.waiting.empty() && std::min(lane.queue.room(), queue_room_) != 0) enlist(lane);
+    return true;
+}
+
+/// Appends the work requests of one request to work_: cut where the remote key changes, with several pieces where the
+/// local one does. AddressNotRegistered: a key is missing.
+Status VerbsNic::build(Lane& lane, const WorkRequest& request, std::uint32_t& work_requests) {
+    const KeyMap& keys = local_keys_.get();
+    const std::uint64_t local_chunk = shared_.memory->chunkBytes();
+    const bool is_write = request.opcode == Opcode::Write;
+    auto local = reinterpret_cast<std::uint64_t>(request.local);
+    std::uint64_t remote = request.remote;
+    std::uint64_t left = request.length;
+    while (left != 0) {
+        const auto key = lane.path->keys.find(remote, lane.remote_device);
+        if (!key) return key.status();
+        std::uint64_t take = std::min({left, key->length, std::uint64_t{device_->port_attributes.max_msg_sz}});
+        ibv_send_wr work{};
+        work.opcode = is_write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+        work.wr.rdma.remote_addr = remote;
+        work.wr.rdma.rkey = key->key;
+        // An index for now: pieces_ may move.
+        work.wr_id = pieces_.size();
+        std::uint64_t gathered = 0;
+        while (gathered < take && work.num_sge < static_cast<int>(lane.segments)) {
+            const RegionKeys* region = keys.find(local);
+            if (region == nullptr) {
+                char text[64];
+                std::snprintf(text, sizeof text, "local address 0x%" PRIx64 " is not registered", local);
+                return {Code::AddressNotRegistered, info_.name + ": " + text};
+            }
+            const std::uint64_t offset = local - region->region().range.addr;
+            const std::uint64_t chunk = offset / local_chunk;
+            const std::uint64_t here =
+                std::min({take - gathered, local_chunk - offset % local_chunk, region->region().range.length - offset});
+            pieces_.push_back({local, static_cast<std::uint32_t>(here), region->localKey(chunk, index_)});
+            ++work.num_sge;
+            gathered += here;
+            local += here;
+        }
+        if (is_write && gathered <= lane.inlined) work.send_flags |= IBV_SEND_INLINE;
+        work_.push_back(work);
+        ++work_requests;
+        remote += gathered;
+        left -= gathered;
+    }
+    return {};
+}
+
+/// Posts work_ as one list: one doorbell. Returns how many were taken; `error` is why not all.
+std::uint32_t VerbsNic::postList(Lane& lane, int& error) {
+    const std::uint64_t first = lane.queue.nextNumber();
+    for (std::size_t i = 0; i < work_.size(); ++i) {
+        ibv_send_wr& work = work_[i];
+        work.sg_list = &pieces_[work.wr_id];
+        work.wr_id = std::uint64_t{lane.pair} << 32 | static_cast<std::uint32_t>(first + i);
+        const bool last = i + 1 == work_.size();
+        if (last || (first + i) % kSignalEvery == 0) work.send_flags |= IBV_SEND_SIGNALED;
+        work.next = last ? nullptr : &work_[i + 1];
+    }
+    ibv_send_wr* bad = nullptr;
+    error = device_->api().postSend(lane.qp, work_.data(), &bad);
+    if (error == 0) return static_cast<std::uint32_t>(work_.size());
+    return bad == nullptr ? 0 : static_cast<std::uint32_t>(bad - work_.data());
+}
+
+}  // namespace troupe::verbs

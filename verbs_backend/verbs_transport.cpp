@@ -1,0 +1,53 @@
+#include "verbs_backend/verbs_transport.h"
+
+#include <algorithm>
+
+#include "verbs_backend/verbs_nic.h"
+
+namespace troupe::verbs {
+
+VerbsTransport::VerbsTransport(std::shared_ptr<VerbsApi> api) : api_(std::move(api)) {}
+
+VerbsTransport::~VerbsTransport() = default;
+
+Status VerbsTransport::install(const TransportContext& context) {
+    auto devices = Device::openAll(api_, context.config, context.log);
+    if (!devices) return devices.status();
+    auto memory = std::make_shared<MemoryTable>(*devices, context.config);
+    auto connector = std::make_shared<Connector>(api_, context.config, context.incarnation, context.log);
+    const auto port = connector->start(*devices);
+    if (!port) return port.status();
+    std::vector<PlacedNic> nics;
+    for (std::size_t i = 0; i < devices->size(); ++i) {
+        auto nic = VerbsNic::create(context, {connector, memory}, i, "*");
+        if (!nic) return nic.status();
+        nics.push_back({static_cast<unsigned>(i % std::max(context.data_loops, 1u)), std::move(*nic)});
+        context.log->info("rdma: uses {}", (*devices)[i]->describe());
+    }
+    devices_ = std::move(*devices);
+    memory_ = std::move(memory);
+    connector_ = std::move(connector);
+    port_ = *port;
+    nics_ = std::move(nics);
+    return {};
+}
+
+void VerbsTransport::describe(SegmentDesc& desc) const {
+    if (devices_.empty()) return;
+    desc.transports.push_back(name());
+    for (const auto& device : devices_)
+        desc.devices.push_back({device->name, device->port_attributes.lid, gidText(device->gid.gid)});
+    desc.rdma_port = port_;
+    desc.rdma_chunk_bytes = memory_->chunkBytes();
+    memory_->describe(desc);
+}
+
+Status VerbsTransport::reaches(const SegmentDesc& peer) const {
+    if (std::find(peer.transports.begin(), peer.transports.end(), name()) == peer.transports.end())
+        return {Code::TransportMissing, "segment '" + peer.name + "' does not serve rdma"};
+    if (peer.rdma_port == 0 || peer.devices.empty())
+        return {Code::TransportMissing, "segment '" + peer.name + "' serves rdma but names no device or no port"};
+    return {};
+}
+
+}  // namespace troupe::verbs
