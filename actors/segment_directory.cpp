@@ -479,8 +479,6 @@ SegmentDesc SegmentDirectory::describe(const Local& local, const RegionMap& regi
     desc.boot_id = local.boot_id;
     desc.control = local.control;
     desc.priority_matrix = local.matrix;
-    for (const InstalledTransport& installed : transports) installed.transport->describe(desc);
-    if (!desc.transports.empty()) desc.protocol = desc.transports.front();
     const auto all = regions.all();
     desc.buffers.reserve(all.size());
     for (const Region& region : all) {
@@ -492,6 +490,9 @@ SegmentDesc SegmentDirectory::describe(const Local& local, const RegionMap& regi
         buffer.remote_accessible = region.remote_accessible;
         desc.buffers.push_back(std::move(buffer));
     }
+    // After the buffers, to which a transport may have keys to add.
+    for (const InstalledTransport& installed : transports) installed.transport->describe(desc);
+    if (!desc.transports.empty()) desc.protocol = desc.transports.front();
     const std::time_t now = std::time(nullptr);
     std::tm broken{};
     gmtime_r(&now, &broken);

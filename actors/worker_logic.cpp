@@ -27,6 +27,7 @@ void WorkerLogic::onUsePeer(const UsePeer& use) {
         failBacklog(entry, cause, false);
     }
     entry.peer = use.peer;
+    if (entry.path) nic_->updatePeer(*entry.path, use.peer);
 }
 
 void WorkerLogic::onDropPeer(const DropPeer& drop) {
