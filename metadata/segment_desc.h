@@ -22,14 +22,14 @@ struct DeviceDesc {
 
 /// One registered region of a segment.
 struct BufferDesc {
-    std::string location;              ///< "cpu:0", "cuda:1" or "*"; the schema's `name`.
-    std::uint64_t addr = 0;            ///< In the owner's address space.
-    std::uint64_t length = 0;          ///< Bytes, > 0.
+    std::string location;      ///< "cpu:0", "cuda:1" or "*"; the schema's `name`.
+    std::uint64_t addr = 0;    ///< In the owner's address space.
+    std::uint64_t length = 0;  ///< Bytes, > 0.
     /// One per device, in the order of `SegmentDesc::devices`; empty without RDMA. Of a buffer longer than
     /// `SegmentDesc::rdma_chunk_bytes` as many for each chunk, chunk by chunk.
     std::vector<std::uint32_t> rkeys;
-    std::uint64_t generation = 0;      ///< Counts registrations of the owner; tells a region from its successor.
-    bool remote_accessible = true;     ///< False: listed for completeness, never reachable.
+    std::uint64_t generation = 0;   ///< Counts registrations of the owner; tells a region from its successor.
+    bool remote_accessible = true;  ///< False: listed for completeness, never reachable.
     bool operator==(const BufferDesc&) const = default;
 };
 
