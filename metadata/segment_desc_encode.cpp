@@ -95,10 +95,8 @@ void writeTroupe(Writer& out, const SegmentDesc& desc) {
     out.key("transports"), out.array(desc.transports);
     out.key("lane_ports"), out.array(desc.lane_ports);
     if (!desc.host_socket.empty()) out.key("host_socket"), out.value(desc.host_socket);
-    if (desc.rdma_port != 0) {
-        out.key("rdma_port"), out.value(desc.rdma_port);
-        out.key("rdma_chunk_bytes"), out.value(desc.rdma_chunk_bytes);
-    }
+    if (desc.rdma_port != 0) out.key("rdma_port"), out.value(desc.rdma_port);
+    if (desc.rdma_chunk_bytes != 0) out.key("rdma_chunk_bytes"), out.value(desc.rdma_chunk_bytes);
     out.key("buffers"), out.array(desc.buffers, [&](const BufferDesc& buffer) {
         out.raw('[');
         out.value(buffer.generation);

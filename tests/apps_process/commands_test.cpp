@@ -97,8 +97,9 @@ TEST(BenchCommand, CopiesToAnotherProcessOfTheHostWithoutAWire) {
         bench.insert(bench.begin(), {"bench", nlohmann::json::parse(*line)["segment"].get<std::string>()});
         const auto outcome = runTroupe(bench);
         ASSERT_EQ(outcome.code, 0) << outcome.err;
-        EXPECT_EQ(outcome.json()["transport"], "host");
-        for (const auto& row : outcome.json()["rows"]) EXPECT_TRUE(row["verified"].get<bool>());
+        const auto report = outcome.json();
+        EXPECT_EQ(report["transport"], "host");
+        for (const auto& row : report["rows"]) EXPECT_TRUE(row["verified"].get<bool>());
     }
 }
 
