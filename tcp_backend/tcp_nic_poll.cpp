@@ -12,6 +12,9 @@ namespace {
 
 /// Passes between two looks at the epoll set while there is traffic: a look is a system call too. Not tuned.
 constexpr unsigned kPassesPerLook = 16;
+/// Between two looks while no connection is busy: the loop may be busy with other Nics, to whose requests each look
+/// would add its system call.
+constexpr std::chrono::microseconds kLookEveryIdle{10};
 /// Passes without anything after which a connection is left to the epoll set; should outlast a round trip. Not tuned.
 constexpr unsigned kIdlePasses = 64;
 /// With more busy connections than this the epoll set tells which are worth a receive.
@@ -33,8 +36,10 @@ bool TcpNic::poll(TimePoint now, Sweep& sweep) {
     }
     const bool direct = active_.size() + hot_.size() <= kMostDirect;
     ++passes_;
-    if (!direct || passes_ >= kPassesPerLook || (active_.empty() && hot_.empty())) {
+    const bool idle = active_.empty() && hot_.empty();
+    if (idle ? now - looked_at_ >= kLookEveryIdle : !direct || passes_ >= kPassesPerLook) {
         passes_ = 0;
+        looked_at_ = now;
         if (lookAtEvents(now, sweep)) moved = true;
     }
     // Who comes first alternates, since the first may use up the pass.
