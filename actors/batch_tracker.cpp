@@ -51,7 +51,16 @@ void BatchTracker::on_exit() {
 }
 
 void BatchTracker::sendTrain(std::uint32_t worker, Train& train) {
-    if (workers_[worker]) tell(*caf::actor_cast<NicWorker*>(workers_[worker]), train);
+    if (workers_[worker]) return tell(*caf::actor_cast<NicWorker*>(workers_[worker]), train);
+    // It left a moment ago; the flights must not vanish with it.
+    SliceReport report;
+    report.worker = worker;
+    for (const Flight& flight : train.flights) {
+        report.failed.push_back(
+            {flight, train.peer, Status(Code::TransportMissing, "the transport was uninstalled"), true, true});
+        report.settled.push_back({flight.batch, flight.first_task, flight.task_count, train.peer, flight.length, 0});
+    }
+    tell(*this, report);
 }
 
 void BatchTracker::sendReset(std::uint32_t worker, ResetPath reset) {

@@ -368,10 +368,20 @@ void SegmentDirectory::transportsChanged(const TransportsChanged& change) {
     for (const std::uint32_t index : remoteIndices()) {
         Entry* entry = find(index);
         if (entry == nullptr || !entry->peer) continue;
+        // A search may take a while, and the workers of a transport that was uninstalled leave before it is over.
+        if (auto& route = entry->routing.route;
+            route && std::erase_if(route->workers, [this](std::uint32_t worker) { return !isInstalled(worker); }) != 0)
+            useRoute(entry->id, entry->peer, *route);
         entry->routing.searched = nullptr;
         findRoute(*entry);
     }
     publishLocal({});
+}
+
+bool SegmentDirectory::isInstalled(std::uint32_t worker) const {
+    return std::any_of(transports_.begin(), transports_.end(), [worker](const InstalledTransport& installed) {
+        return std::find(installed.workers.begin(), installed.workers.end(), worker) != installed.workers.end();
+    });
 }
 
 std::vector<std::uint32_t> SegmentDirectory::remoteIndices() const {

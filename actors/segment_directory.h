@@ -113,6 +113,7 @@ class SegmentDirectory final : public HostedActor {
 
     // Routes.
     void transportsChanged(const TransportsChanged& change);
+    bool isInstalled(std::uint32_t worker) const;
     std::vector<std::uint32_t> remoteIndices() const;
     void findRoute(Entry& entry);
     void routeFound(Entry& entry, Route route);

@@ -62,6 +62,12 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
     // Nearest first: the own loop's Nics cost no crossing.
     std::stable_partition(paths.begin(), paths.end(),
                           [this](const Path& path) { return workers_[path.worker].loop == loop_; });
+    for (Path& old : state.paths) {
+        if (old.flights == 0 || std::find(use.workers.begin(), use.workers.end(), old.worker) != use.workers.end())
+            continue;
+        old.retired = true;
+        paths.push_back(std::move(old));
+    }
     state.paths = std::move(paths);
     for (const Run& run : state.pending) doomUnlessSendable(state, run);
     endDoomed();
@@ -89,7 +95,7 @@ void TrackerLogic::doomPeer(std::uint32_t peer, const Status& cause) {
 /// Work that no path can carry must not wait for one.
 bool TrackerLogic::doomUnlessSendable(const PeerState& peer, const Run& run) {
     const bool sendable = std::any_of(peer.paths.begin(), peer.paths.end(), [&](const Path& path) {
-        return run.worker == kAnyWorker || path.worker == run.worker;
+        return !path.retired && (run.worker == kAnyWorker || path.worker == run.worker);
     });
     if (sendable) return true;
     const Status missing(Code::TransportMissing, "no installed transport reaches the segment any more");
@@ -185,7 +191,7 @@ void TrackerLogic::flush() {
 TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
     const std::uint32_t only = peer.pending.front().worker;
     for (Path& path : peer.paths) {
-        if (only != kAnyWorker && path.worker != only) continue;
+        if (path.retired || (only != kAnyWorker && path.worker != only)) continue;
         const NicInfo& nic = workers_[path.worker].nic;
         // A path without work takes any flight, also one larger than its window.
         if (path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests)) return &path;
@@ -322,6 +328,8 @@ void TrackerLogic::onSettled(std::uint32_t worker, const SliceReport::Settled& s
     if (Path* path = pathOf(settled.peer, worker)) {
         path->bytes -= std::min(path->bytes, settled.length);
         if (path->flights > 0) --path->flights;
+        if (path->retired && path->flights == 0)
+            std::erase_if(peers_[settled.peer].paths, [worker](const Path& each) { return each.worker == worker; });
         if (!peers_[settled.peer].pending.empty()) markDirty(settled.peer);
     }
     Batch& batch = *settled.batch;

@@ -60,6 +60,7 @@ class TrackerLogic {
         std::uint32_t worker = 0;
         std::uint64_t bytes = 0;    ///< In flight.
         std::uint32_t flights = 0;  ///< In flight.
+        bool retired = false;       ///< Of an earlier route: kept while flights are out, for their deadlines.
         Train train;                ///< Being filled during flush.
     };
     static constexpr std::uint32_t kAnyWorker = UINT32_MAX;

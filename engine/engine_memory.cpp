@@ -158,12 +158,15 @@ Status TransferEngine::freeLocalMemory(void* addr) {
     // The application may have unregistered it by itself.
     const Status unregistered = unregisterLocalMemory(addr);
     if (!unregistered && unregistered.code() != Code::AddressNotRegistered) return unregistered;
-    std::unique_ptr<MemoryFile> memory;
     const std::lock_guard lock(core.allocations_mutex);
-    if (const auto found = core.allocations.find(key); found != core.allocations.end()) {
-        memory = std::move(found->second);
-        core.allocations.erase(found);
-    }
+    const auto found = core.allocations.find(key);
+    if (found == core.allocations.end())
+        return Status(Code::AddressNotRegistered, "another thread freed that memory meanwhile");
+    // While it is unmapped nobody may register a part of it, and nobody may have done so.
+    const auto claimed = core.regions.reserve(regionOf(found->second->data(), found->second->size(), "*", false));
+    if (!claimed) return claimed.status().withContext("a part of that memory is registered; unregister it first");
+    core.allocations.erase(found);
+    core.regions.remove(claimed->id);
     return Status::ok();
 }
 

@@ -78,10 +78,10 @@ class TransferEngine {
 
     // --- transports --------------------------------------------------------------------------------------------
 
-    /// "tcp" or "null". The path within the process and to other processes of this host ("host") needs no installation.
-    /// `args` is reserved and must be null. AlreadyExists; NotFound lists the known names; the transport's own error
-    /// leaves nothing behind. Regions registered before become usable by it too. The pointer is the engine's; it ends
-    /// with uninstall.
+    /// "tcp", "rdma" or "null". The path within the process and to other processes of this host ("host") needs no
+    /// installation. `args` is reserved and must be null. AlreadyExists; NotFound lists the known names; the
+    /// transport's own error leaves nothing behind. Regions registered before become usable by it too. The pointer is
+    /// the engine's; it ends with uninstall.
     Result<Transport*> installTransport(const std::string& proto, void** args = nullptr);
     /// Null when it is not installed.
     Transport* getTransport(const std::string& proto) const;

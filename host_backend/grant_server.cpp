@@ -106,7 +106,8 @@ void GrantServer::admit(UniqueFd socket, TimePoint now) {
     connection->process = std::make_unique<ProcessHandle>(std::move(*process));
     connection->deadline = saturatedAdd(now, shared_.config.handshake_timeout);
     if (!links_.add(connection->socket_link, connection->socket.get(), EPOLLIN)) return;
-    if (!links_.add(connection->process_link, connection->process->fd(), EPOLLIN)) return;
+    if (!links_.add(connection->process_link, connection->process->fd(), EPOLLIN))
+        return links_.remove(connection->socket.get());
     next_deadline_ = std::min(next_deadline_, connection->deadline);
     ++greeting_;
     connections_.push_back(std::move(connection));
@@ -137,6 +138,7 @@ void GrantServer::close(Connection& connection, const std::string& why) {
     connection.state = Connection::State::Closed;
     // For the initiator it ends even when a child made by fork has the descriptor too.
     ::shutdown(connection.socket.get(), SHUT_RDWR);
+    links_.remove(connection.socket.get());
     connection.socket.reset();
     links_.remove(connection.process->fd());
     anyone_closed_ = true;

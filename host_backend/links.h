@@ -34,6 +34,7 @@ class Links {
     int fd() const { return epoll_.get(); }
     Status add(Link& link, int fd, std::uint32_t events);
     void change(Link& link, int fd, std::uint32_t events);
+    /// Call before each close: a child made by fork may hold the descriptor too, and then closing would not end it.
     void remove(int fd);
     /// What is ready now; never waits.
     std::span<epoll_event> ready(std::span<epoll_event> events);

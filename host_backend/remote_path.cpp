@@ -125,8 +125,12 @@ void RemotePath::hangUp() {
     if (process_) links_.remove(process_->fd());
     process_.reset();
     // For the owner it ends even when a child made by fork has the descriptor too.
-    if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
+    if (socket_) {
+        ::shutdown(socket_.get(), SHUT_RDWR);
+        links_.remove(socket_.get());
+    }
     socket_.reset();
+    if (greeting_ && greeting_->fd() >= 0) links_.remove(greeting_->fd());
     greeting_.reset();
     state_ = State::Down;
     deadline_ = kForever;

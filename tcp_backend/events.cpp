@@ -1,5 +1,7 @@
 #include "tcp_backend/events.h"
 
+#include <sys/socket.h>
+
 #include <cerrno>
 
 #include "base/endpoint.h"
@@ -28,6 +30,25 @@ void EventSet::setInterest(Link& link, std::uint32_t events) {
     event.data.ptr = &link;
     // Can fail only for a descriptor that is not in the set, which add() excludes.
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link.fd.get(), &event) == 0) link.interest = events;
+}
+
+void EventSet::closeAbruptly(Link& link) {
+    if (!link.fd) return;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.fd.get(), nullptr);
+    const linger now{1, 0};
+    ::setsockopt(link.fd.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    // Resets the connection even when a child made by fork holds the descriptor too; close would not, then.
+    sockaddr nobody{};
+    nobody.sa_family = AF_UNSPEC;
+    ::connect(link.fd.get(), &nobody, sizeof nobody);
+    link.fd.reset();
+}
+
+void EventSet::closeInOrder(Link& link) {
+    if (!link.fd) return;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.fd.get(), nullptr);
+    ::shutdown(link.fd.get(), SHUT_RDWR);
+    link.fd.reset();
 }
 
 std::span<epoll_event> EventSet::ready(std::span<epoll_event> events) {

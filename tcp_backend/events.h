@@ -30,10 +30,15 @@ class EventSet {
     Status open();
     int fd() const { return epoll_.get(); }
 
-    /// Registers a link's descriptor. Closing the descriptor ends it.
+    /// Registers a link's descriptor until closeAbruptly or closeInOrder. Closing the descriptor alone would not end
+    /// it: a child made by fork may hold another.
     Status add(Link& link, std::uint32_t events);
     /// Costs a system call only when the interest differs.
     void setInterest(Link& link, std::uint32_t events);
+    /// Closes so that nothing that was written and not yet sent is sent any more: the peer gets a reset.
+    void closeAbruptly(Link& link);
+    /// What was written still arrives.
+    void closeInOrder(Link& link);
     /// What is ready now; never waits. The part of `events` that was filled in.
     std::span<epoll_event> ready(std::span<epoll_event> events);
 
@@ -44,8 +49,5 @@ class EventSet {
 /// TCP_NODELAY, keepalive for peers that vanish without a word, and buffer sizes (`buffer_bytes` 0: the kernel's
 /// auto-tuning).
 void tuneSocket(int fd, std::uint64_t buffer_bytes);
-
-/// Closes so that nothing that was written and not yet sent is sent any more: the peer gets a reset.
-void closeAbruptly(UniqueFd& fd);
 
 }  // namespace troupe::tcp

@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kForgive{2};
 Lane::Lane(Shared& shared, PathState& path, std::uint32_t number)
     : Link(Kind::Lane), shared_(shared), path_(path), number_(number) {}
 
-Lane::~Lane() { closeAbruptly(fd); }
+Lane::~Lane() { shared_.events.closeAbruptly(*this); }
 
 void Lane::start(TimePoint now, std::vector<Failure>& failed) {
     if (state_ != State::Idle || now < retry_at_) return;
@@ -120,13 +120,13 @@ void Lane::lose(TimePoint now, const Status& cause, bool retryable, std::vector<
         retry_at_ = now + Duration(jitter(shared_.random));
     }
     shared_.log->debug("{}: {}: {}", shared_.name, where(), cause.toString());
-    closeAbruptly(fd);
+    shared_.events.closeAbruptly(*this);
     state_ = State::Idle;
     failAll(cause.withContext(where()), retryable, culprit, failed);
 }
 
 void Lane::end(const Status& cause, bool retryable, std::vector<Failure>& failed) {
-    closeAbruptly(fd);
+    shared_.events.closeAbruptly(*this);
     state_ = State::Idle;
     failAll(cause, retryable, kNone, failed);
 }

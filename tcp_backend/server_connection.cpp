@@ -93,7 +93,7 @@ void ServerConnection::answerHello(Code code) {
     if (code == Code::Ok) return;
     // An orderly end, so that the reply arrives.
     shared_.log->debug("{}: connection refused: {}", shared_.name, codeName(code));
-    fd.reset();
+    shared_.events.closeInOrder(*this);
     state_ = State::Closed;
 }
 
@@ -126,7 +126,7 @@ bool ServerConnection::touches(const ByteRange& range) const {
 
 void ServerConnection::close(const char* why) {
     shared_.log->debug("{}: connection ended: {}", shared_.name, why);
-    closeAbruptly(fd);
+    shared_.events.closeAbruptly(*this);
     state_ = State::Closed;
     responses_.clear();
     reader_.reset();

@@ -28,11 +28,4 @@ void tuneSocket(int fd, std::uint64_t buffer_bytes) {
     }
 }
 
-void closeAbruptly(UniqueFd& fd) {
-    if (!fd) return;
-    const linger now{1, 0};
-    setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
-    fd.reset();
-}
-
 }  // namespace troupe::tcp

@@ -163,13 +163,14 @@ void Connector::breakNow(Pair& pair, const Status& cause) {
     if (pair.step != Step::Up) return;
     pair.step = Step::Broken;
     const Device& device = *own_[pair.order.device].device;
-    // The Nic is told in any case: what is not flushed ends when the pair is destroyed.
-    if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
-    if (Clock::now() >= own_[pair.order.device].quiet_until) static_cast<void>(api_->cmDisconnect(pair.id));
+    // The Nic is told first, so that it has the cause before it sees anything flushed, and in any case: what is not
+    // flushed ends when the pair is destroyed.
     PairEvent event;
     event.kind = PairEvent::Kind::Broken;
     event.status = cause.withContext(describe(pair));
     tell(pair, std::move(event));
+    if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
+    if (Clock::now() >= own_[pair.order.device].quiet_until) static_cast<void>(api_->cmDisconnect(pair.id));
 }
 
 void Connector::destroyNow(std::uint32_t number) {

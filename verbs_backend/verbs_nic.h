@@ -89,6 +89,7 @@ class VerbsNic final : public Nic {
     void runTimers(TimePoint now);
 
     // verbs_nic_post.cpp: from requests to work requests
+    bool takeMail(TimePoint now);
     bool flush(TimePoint now);
     bool flush(Lane& lane, TimePoint now);
     Status build(Lane& lane, const WorkRequest& request, std::uint32_t& work_requests);

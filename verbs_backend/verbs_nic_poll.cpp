@@ -58,12 +58,7 @@ bool VerbsNic::poll(TimePoint now, Sweep& sweep) {
         armed_ = false;
         static_cast<void>(device_->api().drainChannel(device_->channel()));
     }
-    events_.clear();
-    if (mailbox_->take(events_)) {
-        for (PairEvent& event : events_) onEvent(event, now);
-        std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
-        moved = true;
-    }
+    moved = takeMail(now) || moved;
     moved = pollCompletions(now, sweep) || moved;
     if (now >= next_deadline_) {
         runTimers(now);
@@ -77,6 +72,14 @@ bool VerbsNic::poll(TimePoint now, Sweep& sweep) {
         moved = true;
     }
     return moved;
+}
+
+bool VerbsNic::takeMail(TimePoint now) {
+    events_.clear();
+    if (!mailbox_->take(events_)) return false;
+    for (PairEvent& event : events_) onEvent(event, now);
+    std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
+    return true;
 }
 
 bool VerbsNic::pollCompletions(TimePoint now, Sweep& sweep) {
@@ -115,7 +118,11 @@ Lane* VerbsNic::laneOf(std::uint32_t pair) {
 }
 
 void VerbsNic::onCompletion(const ibv_wc& completion, TimePoint now, Sweep& sweep) {
-    Lane* lane = laneOf(static_cast<std::uint32_t>(completion.wr_id >> 32));
+    const auto pair = static_cast<std::uint32_t>(completion.wr_id >> 32);
+    Lane* lane = laneOf(pair);
+    // What is flushed was flushed for a cause, and the connector tells it before it breaks a pair.
+    if (completion.status == IBV_WC_WR_FLUSH_ERR && lane != nullptr && lane->step == Lane::Step::Up && takeMail(now))
+        lane = laneOf(pair);
     const auto low = static_cast<std::uint32_t>(completion.wr_id);
     SendQueue::Accounted accounted;
     const bool success = completion.status == IBV_WC_SUCCESS;

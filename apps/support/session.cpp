@@ -31,7 +31,8 @@ void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
         ->type_name("URI")
         ->capture_default_str();
     app.add_option("--name", arguments.name, "Name of the own segment (p2p: host, or host:port)");
-    app.add_option("--host", arguments.host, "Address or interface to listen on; without it only this machine");
+    app.add_option("--host", arguments.host,
+                   "Address or interface to listen on; with neither this nor --name, only this machine reaches it");
     app.add_option("--port", arguments.port, "Control port; 0: any free one")->capture_default_str();
     app.add_option("--transport", arguments.transport, "tcp, host (copies within this machine) or null (moves nothing)")
         ->check(CLI::IsMember({"tcp", "null", "host"}))

@@ -314,6 +314,28 @@ TEST_F(Tracker, NothingMeantForOneIncarnationGoesToItsSuccessor) {
     EXPECT_EQ(batch(next).s, TransferStatusEnum::COMPLETED);
 }
 
+TEST_F(Tracker, ADeadlineReachesWhatIsOutOnAnEarlierRoute) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    const BatchID id = submit({spec(0, 64)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 1u);
+    const auto same = peer_;
+    tracker_.onUsePeer(UsePeer{same, segmentOf(kPeer), {1}});
+    tracker_.flush();
+    tracker_.onEndTasks(EndTasks{id, EndTasks::kAllTasks, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+    ASSERT_EQ(output_.resets.size(), 1u);
+    EXPECT_EQ(output_.resets[0].worker, 0u);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING);
+    fail(flights[0], Status(Code::PathReset, "path reset"), true);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::CANCELED);
+    // New work goes the new way only.
+    const BatchID next = submit({spec(0, 64)});
+    ASSERT_EQ(output_.trains.size(), 1u);
+    EXPECT_EQ(output_.trains[0].worker, 1u);
+    succeed(output_.takeFlights()[0], 1);
+    EXPECT_EQ(batch(next).s, TransferStatusEnum::COMPLETED);
+}
+
 TEST_F(Tracker, WithoutAPathNothingWaits) {
     auto lost = spec(5000, 64);
     lost.retries = 5;
