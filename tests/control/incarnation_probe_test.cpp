@@ -112,8 +112,12 @@ TEST_F(Probing, AnythingElseProvesNothing) {
     FakeOwner other_protocol(reactor_, [](const Hello&) { return std::string("HTTP/1.1 400 Bad Request\r\n\r\n"); });
     EXPECT_EQ(ask(other_protocol.at()), Verdict::Unknown);
     EXPECT_EQ(ask({"", 0}), Verdict::Unknown);
-    EXPECT_EQ(ask({"no.such.host.invalid", 7}), Verdict::Unknown);
 }
+
+#ifndef __SANITIZE_THREAD__  // glibc's getaddrinfo_a starts its threads past ThreadSanitizer, whose runtime crashes in
+                             // them.
+TEST_F(Probing, AHostThatDoesNotResolveProvesNothing) { EXPECT_EQ(ask({"no.such.host.invalid", 7}), Verdict::Unknown); }
+#endif
 
 TEST_F(Probing, TheLoopbackAddressOfAnotherMachineIsNotOurs) {
     FakeOwner endpoint(reactor_, [&](const Hello&) { return ack(Incarnation::random()); });
