@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <random>
 #include <sstream>
@@ -15,6 +13,7 @@
 #include "base/endpoint.h"
 #include "host_backend/probe.h"
 #include "tests/support/engine_pair.h"
+#include "tests/support/standstill.h"
 #include "tests/support/test_reactor.h"
 
 namespace troupe::test {
@@ -65,31 +64,13 @@ class HostPeer {
     }
 
     void proceed() { child_->signal(SIGCONT); }
-    /// Returns when it stands still: the signal alone is only on its way.
-    void stop() {
-        child_->signal(SIGSTOP);
-        const auto limit = Clock::now() + kPatience;
-        while (!allThreadsStopped() && Clock::now() < limit) std::this_thread::yield();
-    }
+    void stop() { bringToStandstill(*child_); }
     void kill() {
         child_->signal(SIGKILL);
         EXPECT_EQ(*child_->wait(kPatience), 128 + SIGKILL);
     }
 
   private:
-    bool allThreadsStopped() const {
-        const std::string tasks = "/proc/" + std::to_string(child_->pid()) + "/task";
-        for (const auto& task : std::filesystem::directory_iterator(tasks)) {
-            std::ifstream file(task.path() / "stat");
-            std::string line;
-            std::getline(file, line);
-            // The state follows the name, which is in parentheses.
-            const auto end = line.rfind(") ");
-            if (end == std::string::npos || line[end + 2] != 'T') return false;
-        }
-        return true;
-    }
-
     std::optional<apps::ChildProcess> child_;
     std::string segment_;
     std::uint64_t address_ = 0;
