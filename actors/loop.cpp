@@ -47,6 +47,29 @@ void setTimer(int timer, Duration span) {
     ::timerfd_settime(timer, 0, &spec, nullptr);
 }
 
+void ringBell(int bell) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(bell, &one, sizeof one);
+}
+
+/// Creating or spawning through an actor system makes its logger the thread's, and CAF then takes a lock and looks the
+/// thread up in a table for every actor that is resumed here. Away with it meanwhile.
+class WithoutLogger {
+  public:
+    explicit WithoutLogger(caf::actor_system& system)
+        : system_(caf::logger::current_logger() == &system.logger() ? &system : nullptr) {
+        if (system_ != nullptr) caf::logger::set_current_actor_system(nullptr);
+    }
+    ~WithoutLogger() {
+        if (system_ != nullptr) caf::logger::set_current_actor_system(system_);
+    }
+    WithoutLogger(const WithoutLogger&) = delete;
+    WithoutLogger& operator=(const WithoutLogger&) = delete;
+
+  private:
+    caf::actor_system* system_;  ///< Whose logger was the thread's.
+};
+
 // Smallest spin that is still worth trying; below it the loop sleeps at once.
 constexpr auto kSmallestSpin = std::chrono::microseconds(2);
 
@@ -89,9 +112,7 @@ void Loop::finishMessages() {
 void Loop::ring() {
     const Sleep parked = parked_.exchange(Sleep::Awake, std::memory_order_seq_cst);
     if (parked == Sleep::Awake) return;
-    const int bell = parked == Sleep::Driver ? driver_bell_.get() : bell_.get();
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(bell, &one, sizeof one);
+    ringBell(parked == Sleep::Driver ? driver_bell_.get() : bell_.get());
 }
 
 bool Loop::inboxEmpty() const {
@@ -143,10 +164,7 @@ Status Loop::start() {
 void Loop::stop() {
     if (!thread_.joinable()) return;
     stopping_.store(true, std::memory_order_seq_cst);
-    const std::uint64_t one = 1;
-    for (const int bell : {bell_.get(), driver_bell_.get()}) {
-        [[maybe_unused]] const auto written = ::write(bell, &one, sizeof one);
-    }
+    for (const int bell : {bell_.get(), driver_bell_.get()}) ringBell(bell);
     thread_.join();
 }
 
@@ -257,6 +275,7 @@ bool Loop::runActors() {
     }
     if (ready_.empty()) return false;
     running_.swap(ready_);
+    const WithoutLogger without(system());
     for (HostedActor* actor : running_) {
         if (actor->resume(&run_unit_, kMessagesPerResume) == caf::resumable::resume_later)
             ready_.push_back(actor);
@@ -503,15 +522,10 @@ bool Loop::tryTakeTurn() {
     }
     driver_was_on_ = std::exchange(current_loop, this);
     parked_.store(Sleep::Awake, std::memory_order_seq_cst);
-    // Creating or spawning through an actor system makes its logger the thread's, and CAF then takes a lock and looks
-    // the thread up in a table for every actor it runs here. Away with it for the time of the turn.
-    driver_had_logger_ = caf::logger::current_logger() == &system().logger();
-    if (driver_had_logger_) caf::logger::set_current_actor_system(nullptr);
     return true;
 }
 
 void Loop::giveTurnBack() {
-    if (driver_had_logger_) caf::logger::set_current_actor_system(&system());
     current_loop = driver_was_on_;
     turn_.unlock();
 }
@@ -528,11 +542,8 @@ void Loop::releaseTurnAfterDriving() {
     }
     const bool wake_thread = !asleep || nextWake() < thread_wakes_;
     giveTurnBack();
-    if (wake_thread) {
-        // Straight to the thread: another driver may be asleep by now, and parked_ is its own.
-        const std::uint64_t one = 1;
-        [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
-    }
+    // Straight to the thread: another driver may be asleep by now, and parked_ is its own.
+    if (wake_thread) ringBell(bell_.get());
 }
 
 void Loop::wakeFromStandby() {

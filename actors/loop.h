@@ -225,7 +225,6 @@ class Loop final : public Reactor {
     TimerId next_timer_ = 1;
     bool interest_on_ = false;             ///< The Nics' descriptors are in the epoll set.
     bool driver_expected_ = false;         ///< The last drivers came back within the grace.
-    bool driver_had_logger_ = false;       ///< The system's logger was the driving thread's; see tryTakeTurn.
     const Loop* driver_was_on_ = nullptr;  ///< The loop whose turn the driver had before it took this one, too.
     TimePoint grace_ends_{};               ///< When the grace timer is set to fire.
     TimePoint thread_wakes_{};             ///< When the loop's thread returns from its sleep by itself.

@@ -3,6 +3,7 @@
 
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/lane.h"
+#include "tcp_backend/prefetch.h"
 
 namespace troupe::tcp {
 
@@ -62,6 +63,7 @@ void Lane::fill(Gather& gather) {
             const std::uint64_t done = offset - kRequestBytes;
             const auto size = std::min<std::uint64_t>(request.length - done, kSendBytes);
             if (size != 0) gather.add(request.local + done, size);
+            prefetchPayload(request.local + done, size);
             if (size < request.length - done) return;
         }
         offset = 0;

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "tcp_backend/crc32c.h"
+#include "tcp_backend/prefetch.h"
 
 namespace troupe::tcp {
 
@@ -205,6 +206,7 @@ std::uint64_t ServerConnection::addResponse(Gather& gather, Response& response, 
     const std::uint64_t done = offset - kResponseBytes;
     const auto size = std::min<std::uint64_t>(length - done, kSendBytes);
     if (size != 0) gather.add(payload + done, size);
+    prefetchPayload(payload + done, size);
     return added + size;
 }
 
