@@ -22,6 +22,7 @@ caf::behavior NicWorker::make_behavior() {
         [this](const UsePeer& use) { logic_->onUsePeer(use); },
         [this](const DropPeer& drop) { logic_->onDropPeer(drop); },
         [this](const AwaitPeersIdle& wait) { logic_->onAwaitPeersIdle(wait, Clock::now()); },
+        [this](const AwaitFlights& wait) { logic_->onAwaitFlights(wait, Clock::now()); },
     };
 }
 

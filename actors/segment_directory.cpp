@@ -295,6 +295,14 @@ void SegmentDirectory::described(const PeerDescribed& event) {
     const bool news = !entry->peer || entry->peer->desc != event.desc || entry->peer->host != event.host;
     const bool came_up = entry->state != PeerState::Up;
     entry->state = PeerState::Up;
+    // The successor may be reached another way: no worker, on its route or not, has anything to do with the
+    // predecessor.
+    if (entry->peer && entry->peer->desc->incarnation != event.desc->incarnation) {
+        const DropPeer drop{entry->index, Status(Code::StaleIncarnation, "segment " + entry->name + " was restarted"),
+                            true};
+        for (const caf::actor& worker : data_plane_.workers)
+            if (worker) send(worker, drop);
+    }
     if (news) {
         auto peer = std::make_shared<Peer>();
         peer->index = entry->index;

@@ -128,10 +128,14 @@ void Supervisor::uninstall(const UninstallTransport& request) {
     const auto leaving = found->workers;
     transports_.erase(found);
     tellDirectory();
-    // First no tracker may use the workers any more, then they end, then the caller hears of it. Replies may come from
-    // other loops and after this actor's end; `self` keeps its memory.
+    // First no tracker may use the workers any more, then what a submit brought them meanwhile is waited for, then they
+    // end, then the caller hears of it. Replies may come from other loops and after this actor's end; `self` keeps its
+    // memory.
     afterDirectory([this, self = caf::strong_actor_ptr(ctrl()), leaving, reply = request.reply](const Status&) {
-        afterTrackers([this, self, leaving, reply] { endWorkers(leaving, [reply] { reply(Status::ok()); }); });
+        afterTrackers([this, self, leaving, reply] {
+            afterFlights(leaving,
+                         [this, self, leaving, reply] { endWorkers(leaving, [reply] { reply(Status::ok()); }); });
+        });
     });
 }
 
@@ -148,6 +152,20 @@ void Supervisor::afterTrackers(std::function<void()> reached) {
                                           home->post([barrier] { barrier->part(); });
                                       }});
     barrier->part();
+}
+
+/// Calls `reached` once the workers have no flights any more, or after the bound that unregistering has, too.
+void Supervisor::afterFlights(const std::vector<std::uint32_t>& workers, std::function<void()> reached) {
+    const auto left = std::make_shared<Countdown>(1 + workers.size(), std::move(reached));
+    const TimePoint deadline = saturatedAdd(loop().now(), plan_.settings->unregister_timeout);
+    for (const std::uint32_t index : workers) {
+        if (index >= workers_.size() || !workers_[index]) {
+            left->part();
+            continue;
+        }
+        send(workers_[index], AwaitFlights{deadline, [left, home = &loop()] { home->post([left] { left->part(); }); }});
+    }
+    left->part();
 }
 
 void Supervisor::endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone) {

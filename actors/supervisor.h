@@ -54,6 +54,7 @@ class Supervisor final : public HostedActor {
     void startControlServer();
     void install(const InstallTransport& request);
     void uninstall(const UninstallTransport& request);
+    void afterFlights(const std::vector<std::uint32_t>& workers, std::function<void()> reached);
     void endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone);
     void afterDirectory(std::function<void(Status)> reached);
     /// Calls `reached` once every tracker has handled what was sent to it before.

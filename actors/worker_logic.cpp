@@ -36,7 +36,9 @@ void WorkerLogic::onDropPeer(const DropPeer& drop) {
     if (entry.path) nic_->closePath(*entry.path, drop.cause);
     entry.path.reset();
     failBacklog(entry, drop.cause, false);
-    if (drop.forget) entry.peer = nullptr;
+    if (!drop.forget) return;
+    entry.peer = nullptr;
+    entry.forgotten = drop.cause;
 }
 
 void WorkerLogic::onReset(const ResetPath& reset) {
@@ -53,7 +55,7 @@ void WorkerLogic::onTrain(const Train& train) {
     PeerPath& entry = peers_[train.peer];
     Status refused;
     if (!entry.peer) {
-        refused = Status(Code::StaleHandle, "the segment was closed");
+        refused = entry.forgotten.isOk() ? Status(Code::StaleHandle, "the segment is not open") : entry.forgotten;
     } else if (entry.peer->desc->incarnation != train.incarnation) {
         refused = Status(Code::StaleIncarnation, "segment " + entry.peer->name + " was restarted");
     } else if (!entry.path) {
@@ -142,6 +144,7 @@ bool WorkerLogic::poll(TimePoint now) {
     }
     moved = sendReports() || moved;
     if (!waits_.empty()) answerWaits(now);
+    if (!flight_waits_.empty()) answerFlightWaits(now);
     return moved;
 }
 
@@ -186,6 +189,7 @@ void WorkerLogic::abandon(const Status& cause) {
     }
     sendReports();
     for (const AwaitPeersIdle& wait : waits_) wait.reply(Status::ok());
+    for (const AwaitFlights& wait : flight_waits_) wait.reply();
 }
 
 SliceReport& WorkerLogic::reportFor(std::uint32_t tracker) {
@@ -237,9 +241,25 @@ void WorkerLogic::answerWaits(TimePoint now) {
     }
 }
 
+// --- uninstall ---------------------------------------------------------------------------------------------------
+
+void WorkerLogic::onAwaitFlights(const AwaitFlights& wait, TimePoint now) {
+    flight_waits_.push_back(wait);
+    answerFlightWaits(now);
+}
+
+void WorkerLogic::answerFlightWaits(TimePoint now) {
+    std::erase_if(flight_waits_, [&](const AwaitFlights& wait) {
+        if (hasFlights() && now < wait.deadline) return false;
+        wait.reply();
+        return true;
+    });
+}
+
 TimePoint WorkerLogic::nextDeadline() const {
     TimePoint next = nic_->nextDeadline();
     for (const AwaitPeersIdle& wait : waits_) next = std::min(next, wait.deadline);
+    for (const AwaitFlights& wait : flight_waits_) next = std::min(next, wait.deadline);
     return next;
 }
 

@@ -31,6 +31,7 @@ class WorkerLogic {
     void onTrain(const Train& train);
     void onReset(const ResetPath& reset);
     void onAwaitPeersIdle(const AwaitPeersIdle& wait, TimePoint now);
+    void onAwaitFlights(const AwaitFlights& wait, TimePoint now);
 
     /// Polls the Nic once and sends one report to each tracker concerned. True when anything moved.
     bool poll(TimePoint now);
@@ -38,7 +39,8 @@ class WorkerLogic {
     /// The next time poll must run although nothing is ready.
     TimePoint nextDeadline() const;
 
-    /// Ends the Nic and reports everything that was with it as failed. Nothing may be called afterwards.
+    /// Ends the Nic and reports everything that was with it as failed, for good: how much of each flight had arrived is
+    /// lost with the Nic. Nothing may be called afterwards.
     void abandon(const Status& cause);
 
     const Nic& nic() const { return *nic_; }
@@ -53,7 +55,8 @@ class WorkerLogic {
         std::uint64_t bytes = 0;     ///< Arrived.
     };
     struct PeerPath {
-        std::shared_ptr<const Peer> peer;
+        std::shared_ptr<const Peer> peer;  ///< Null: never heard of, or forgotten.
+        Status forgotten;                  ///< Why.
         std::optional<PathId> path;
         std::deque<WorkRequest> backlog;  ///< Waits for room in the Nic's window; bounded by the trackers' windows.
     };
@@ -68,6 +71,8 @@ class WorkerLogic {
     SliceReport& reportFor(std::uint32_t tracker);
     bool sendReports();
     void answerWaits(TimePoint now);
+    void answerFlightWaits(TimePoint now);
+    bool hasFlights() const { return out_.size() != free_.size(); }
 
     const std::uint32_t index_;
     std::unique_ptr<Nic> nic_;
@@ -85,6 +90,7 @@ class WorkerLogic {
     std::vector<SliceReport> reports_;  ///< By tracker.
     SliceReport sending_;
     std::vector<AwaitPeersIdle> waits_;
+    std::vector<AwaitFlights> flight_waits_;
 };
 
 }  // namespace troupe

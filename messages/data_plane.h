@@ -91,7 +91,7 @@ struct UsePeer {
 struct DropPeer {
     std::uint32_t peer = 0;
     Status cause;
-    bool forget = false;  ///< The segment was closed; the index may be given to another.
+    bool forget = false;  ///< The segment was closed, or its owner has a successor that other workers may reach.
 };
 
 /// Tracker -> worker: end what is posted to `peer`, so that buffers are free; the path may be used again.
@@ -126,6 +126,13 @@ struct AwaitPeersIdle {
     std::function<void(const Status&)> reply;
 };
 
+/// Supervisor -> a worker that leaves, once no tracker sends to it any more: answer when no flight is with it, or at
+/// the deadline.
+struct AwaitFlights {
+    TimePoint deadline;
+    std::function<void()> reply;
+};
+
 /// Engine -> trackers: every task that is not terminal ends with `cause`.
 struct EndAll {
     Status cause;
@@ -150,5 +157,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ResetPath)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::WorkerJoined)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AwaitSourceIdle)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AwaitPeersIdle)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AwaitFlights)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::EndAll)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::EndTasks)

@@ -167,12 +167,12 @@ TEST_F(Worker, ADroppedPeersWorkFailsForGoodAndItsPathIsClosed) {
     // Not forgotten: a train opens a path again.
     train({flight(0, 100)});
     EXPECT_EQ(nic_->paths.size(), 1u);
-    worker_->onDropPeer(DropPeer{kPeer, Status(Code::Canceled, "closed"), true});
+    worker_->onDropPeer(DropPeer{kPeer, Status(Code::StaleIncarnation, "restarted"), true});
     poll();
     train({flight(0, 100)});
     const auto refused = poll();
     ASSERT_EQ(refused.failed.size(), 1u);
-    EXPECT_EQ(refused.failed[0].cause.code(), Code::StaleHandle);
+    EXPECT_EQ(refused.failed[0].cause.code(), Code::StaleIncarnation) << "why it was forgotten";
     EXPECT_FALSE(refused.failed[0].retryable);
     EXPECT_EQ(refused.settled.size(), 1u);
 }
@@ -215,6 +215,36 @@ TEST_F(Worker, ANewIncarnationEndsThePathOfTheOldOne) {
     worker_->onTrain(Train{0, kPeer, successor, {flight(0, 100)}});
     ASSERT_EQ(nic_->paths.size(), 1u);
     EXPECT_EQ(nic_->paths.begin()->second->desc->incarnation, successor);
+}
+
+TEST_F(Worker, WhoUninstallsItHearsWhenNoFlightIsLeft) {
+    int answered = 0;
+    const AwaitFlights wait{now_ + std::chrono::seconds(1), [&] { ++answered; }};
+    worker_->onAwaitFlights(wait, now_);
+    EXPECT_EQ(answered, 1) << "nothing is out";
+    train({flight(0, 250)});
+    worker_->onAwaitFlights(wait, now_);
+    EXPECT_EQ(worker_->nextDeadline(), wait.deadline);
+    nic_->complete(0);
+    expectQuiet();
+    EXPECT_EQ(answered, 1) << "parts of it are out";
+    nic_->completeAll();
+    EXPECT_EQ(poll().settled.size(), 1u);
+    EXPECT_EQ(answered, 2);
+}
+
+TEST_F(Worker, WhoUninstallsItWaitsNoLongerThanTheDeadline) {
+    int answered = 0;
+    train({flight(0, 250)});
+    worker_->onAwaitFlights(AwaitFlights{now_ + std::chrono::seconds(1), [&] { ++answered; }}, now_);
+    expectQuiet();
+    EXPECT_EQ(answered, 0);
+    now_ += std::chrono::seconds(1);
+    expectQuiet();
+    EXPECT_EQ(answered, 1);
+    worker_->onAwaitFlights(AwaitFlights{kForever, [&] { ++answered; }}, now_);
+    worker_->abandon(Status(Code::Canceled, "the end"));
+    EXPECT_EQ(answered, 2);
 }
 
 TEST_F(Worker, AbandonDestroysTheNicFirstAndThenFailsEverything) {

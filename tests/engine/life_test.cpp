@@ -175,6 +175,40 @@ TEST(Transports, UninstallWhileInUseIsBusy) {
     EXPECT_TRUE(pair.a->uninstallTransport("tcp"));
 }
 
+TEST(Transports, WhatASubmitBringsWhileOneIsUninstalledIsFinishedOrRefused) {
+    EnginePair pair({}, 8u << 20);
+    std::atomic<bool> stop{false};
+    std::atomic<int> completed{0};
+    std::thread submitter([&] {
+        while (!stop) {
+            BatchHolder batch(*pair.a, 4);
+            const std::vector<TransferRequest> requests(4, pair.request(Opcode::Write, 0, 0, 1u << 20));
+            if (!batch.submit(requests)) continue;
+            const auto status = batch.wait();
+            // The check for running batches and the uninstalling are two steps; what comes in between has a Nic yet.
+            if (status.s == TransferStatusEnum::COMPLETED)
+                ++completed;
+            else
+                EXPECT_EQ(status.error.code(), Code::TransportMissing) << status.error.toString();
+        }
+    });
+    for (int round = 0; round < 10; ++round) {
+        const auto limit = Clock::now() + kPatience;
+        Status done = pair.a->uninstallTransport("tcp");
+        while (!done && Clock::now() < limit) {
+            EXPECT_EQ(done.code(), Code::BatchBusy) << done.toString();
+            done = pair.a->uninstallTransport("tcp");
+        }
+        ASSERT_TRUE(done);
+        ASSERT_TRUE(pair.a->installTransport("tcp"));
+        const int before = completed;
+        while (completed == before && Clock::now() < limit) std::this_thread::yield();
+        EXPECT_GT(completed, before);
+    }
+    stop = true;
+    submitter.join();
+}
+
 TEST(Transports, NullCompletesWithoutMovingAnything) {
     EnginePair pair;
     ASSERT_TRUE(pair.a->installTransport("null"));
