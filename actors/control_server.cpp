@@ -118,7 +118,7 @@ void ControlServer::refuse(Client& client, const Status& why) {
     if (client.channel->send(ErrorReply::from(why).encode())) client.channel->finish(why);
 }
 
-void ControlServer::onFrame(const ClientPtr& client, ControlFrame frame) {
+void ControlServer::onFrame(const ClientPtr& client, const ControlFrame& frame) {
     if (!client->greeted) {
         const Status greeted = greet(*client, frame);
         if (!greeted) refuse(*client, greeted);
@@ -161,16 +161,16 @@ void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame)
     client->describing = true;
     const std::weak_ptr<Client> weak = client;
     send(directory_,
-         DescribeLocal{request->known_version, [this, weak](std::shared_ptr<const std::string> json, std::uint64_t) {
-                           const auto self = weak.lock();
-                           if (!self) return;
-                           self->describing = false;
-                           auto encoded =
-                               Descriptor{json ? *json : std::string()}.encode(settings_.max_descriptor_bytes);
-                           if (!encoded) return refuse(*self, encoded.status());
-                           self->descriptor_bytes = encoded->size();
-                           static_cast<void>(self->channel->send(std::move(*encoded)));
-                       }});
+         DescribeLocal{
+             request->known_version, [this, weak](const std::shared_ptr<const std::string>& json, std::uint64_t) {
+                 const auto self = weak.lock();
+                 if (!self) return;
+                 self->describing = false;
+                 auto encoded = Descriptor{json ? *json : std::string()}.encode(settings_.max_descriptor_bytes);
+                 if (!encoded) return refuse(*self, encoded.status());
+                 self->descriptor_bytes = encoded->size();
+                 static_cast<void>(self->channel->send(std::move(*encoded)));
+             }});
 }
 
 }  // namespace troupe

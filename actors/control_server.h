@@ -40,7 +40,7 @@ class ControlServer final : public HostedActor {
     using ClientPtr = std::shared_ptr<Client>;
 
     void acceptAll();
-    void onFrame(const ClientPtr& client, ControlFrame frame);
+    void onFrame(const ClientPtr& client, const ControlFrame& frame);
     Status greet(Client& client, const ControlFrame& frame);
     void describe(const ClientPtr& client, const ControlFrame& frame);
     void refuse(Client& client, const Status& why);

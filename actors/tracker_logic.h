@@ -143,7 +143,7 @@ class TrackerLogic {
     /// Ranges that AwaitSourceIdle named, by ascending version; the last ones. Before `awaited_floor_` it is
     /// incomplete.
     struct Awaited {
-        std::uint64_t version;
+        std::uint64_t version = 0;
         ByteRange range;
     };
     std::deque<Awaited> awaited_;

@@ -66,7 +66,7 @@ class Transport {
     /// turn, within a bound, and possibly before it returns. `done` may destroy the probe. Null: `done` was called.
     virtual std::unique_ptr<TransportProbe> probe(Reactor&, const SegmentDesc& peer,
                                                   std::function<void(Status)> done) const {
-        done(reaches(peer));
+        std::move(done)(reaches(peer));
         return nullptr;
     }
 };
