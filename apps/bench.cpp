@@ -200,7 +200,7 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     auto* blocks =
         addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
     auto* batches = command->add_option("--batch_size,--batch-size", options->batch_sizes, "Requests of one batch");
-    batches->delimiter(',')->check(CLI::Range(1u, 65536u))->capture_default_str();
+    batches->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1u, 65536u))->capture_default_str();
     command->add_option("--threads", options->threads, "Submitting threads")
         ->check(CLI::Range(1u, 256u))
         ->capture_default_str();

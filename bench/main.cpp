@@ -58,8 +58,7 @@ void describe(CLI::App& app, CommandLine& line) {
     app.add_option("--set", line.config, "A setting of the engines at both ends; may be repeated")
         ->type_name("KEY=VALUE")
         ->take_all()
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+        ->allow_extra_args(false);
     // The two serving processes, started by the benchmark itself; no group keeps them out of --help.
     app.add_flag("--serve-bare", line.serve_bare)->group("");
     app.add_flag("--serve-peer", line.serve_peer)->group("");

@@ -22,8 +22,7 @@ void addCommonOptions(CLI::App& app, CommonOptions& options) {
     app.add_option("--set", options.settings, "One setting; wins over file and environment; may be repeated")
         ->type_name("KEY=VALUE")
         ->take_all()
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+        ->allow_extra_args(false);  // One value each, or it would take the target as well.
 }
 
 void addEngineOptions(CLI::App& app, EngineArguments& arguments) {

@@ -14,6 +14,7 @@ class Usage : public testing::Test {
         bench->add_option("--block_size,--block-size", size_);
         bench->add_flag("--json", json_);
         auto* serve = app_.add_subcommand("serve");
+        serve->add_option("--set", size_);
         serve->add_option("--size", size_);
     }
     std::string of(const std::vector<std::string>& arguments) { return unknownOption(app_, arguments); }
@@ -29,6 +30,8 @@ TEST_F(Usage, AMistypedOptionIsNamedWithTheNearestOfItsCommand) {
     EXPECT_EQ(of({"bench", "--block-sice=4", "a:1"}),
               "troupe bench: unknown option '--block-sice'; did you mean '--block-size'?");
     EXPECT_EQ(of({"serve", "--siz", "4"}), "troupe serve: unknown option '--siz'; did you mean '--size'?");
+    // Two letters in the wrong order are one mistake, nearer than two replaced ones.
+    EXPECT_EQ(of({"serve", "--siez", "4"}), "troupe serve: unknown option '--siez'; did you mean '--size'?");
     EXPECT_EQ(of({"serve", "--carrier-pigeon"}), "troupe serve: unknown option '--carrier-pigeon'");
 }
 

@@ -73,6 +73,16 @@ TEST(Failures, AMistypedOptionIsToldTheNearestRightOne) {
     expectUsageError({"--json", "topo"}, "troupe topo --json");
 }
 
+TEST(Failures, AListBeforeTheTargetLeavesItAlone) {
+    for (const std::vector<std::string>& option : std::vector<std::vector<std::string>>{
+             {"--set", "tcp.lanes=2"}, {"--block_size", "4KiB,64KiB"}, {"--batch_size", "1,2"}}) {
+        std::vector<std::string> arguments = {"bench", option[0], option[1], "127.0.0.1:1"};
+        expectFailure(arguments, "cannot open segment '127.0.0.1:1'");
+        arguments.insert(arguments.end(), option.begin(), option.end());
+        expectFailure(arguments, "cannot open segment '127.0.0.1:1'");
+    }
+}
+
 TEST(Failures, ANameThatCannotBeIsSaidBeforeAnythingStarts) {
     expectUsageError({"serve", "--name", "127.0.0.1", "--host", "127.0.0.1"}, "give one of them");
     expectUsageError({"serve", "--name", "rack1/node7", "--host", "lo"}, "docs/redis.md");
