@@ -193,10 +193,12 @@ void PeerMonitor::trouble(const Status& why) {
     fetch_again_ = false;
     ++failures_;
     Status cause = why.withContext("peer " + target_.control.toString());
-    // Somebody took the connection and did not greet as an engine does: a web server, say, or a database.
+    // Somebody took the connection and did not greet as an engine does: a web server, say, or a database. A peer that
+    // once did is stopped or ill instead.
     const bool odd =
         why.code() == Code::ProtocolError || why.code() == Code::ConnectionLost || why.code() == Code::Timeout;
-    if (std::exchange(greeting_, false) && odd) cause = Status(cause.code(), cause.message() + kStranger);
+    if (std::exchange(greeting_, false) && answering_.isNull() && odd)
+        cause = Status(cause.code(), cause.message() + kStranger);
     answerPings(cause);
     const bool was_up = state_ == PeerState::Up || state_ == PeerState::Suspect;
     const bool ended = why.code() == Code::PeerDown || why.code() == Code::StaleIncarnation;
