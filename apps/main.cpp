@@ -28,8 +28,9 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
 
-void report(const ChosenCommand& command, const Status& status) {
-    const std::string remedy = remedyFor(status);
+void report(const ChosenCommand& command, const Status& status, int code) {
+    std::string remedy = remedyFor(status);
+    if (remedy.empty() && code == kUsage) remedy = "troupe " + command.name + " --help";
     fmt::print(stderr, "troupe {}: {}\n", command.name, status.toString());
     if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
     if (!command.json || std::ferror(stdout) != 0) return;
@@ -123,13 +124,13 @@ int run(int argc, char** argv) {
 
     if (chosen.check) {
         if (const Status status = guarded(chosen.check); !status) {
-            report(chosen, status);
+            report(chosen, status, kUsage);
             return kUsage;
         }
     }
     auto stop = StopSignal::install();
     if (!stop) {
-        report(chosen, stop.status());
+        report(chosen, stop.status(), kFailure);
         return kFailure;
     }
     Console console{stdout, stderr, &*stop};
@@ -138,7 +139,7 @@ int run(int argc, char** argv) {
         return ended ? flushOutput(stdout) : ended;
     });
     if (status) return 0;
-    report(chosen, status);
+    report(chosen, status, kFailure);
     return kFailure;
 }
 

@@ -96,6 +96,7 @@ TEST(Failures, ANameThatCannotBeIsSaidBeforeAnythingStarts) {
 
 TEST(Failures, OptionsThatContradictEachOtherSayWhatToDo) {
     expectUsageError({"bench"}, "give a target");
+    expectUsageError({"bench"}, "try: troupe bench --help");
     expectUsageError({"bench", "a:1", "--local"}, "not both");
     expectUsageError({"serve", "--engine-memory", "--regions", "4"}, "--regions");
     expectUsageError({"bench", "a:1", "--transport", "null", "--verify"}, "leave --verify out");
