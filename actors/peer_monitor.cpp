@@ -17,6 +17,9 @@ constexpr auto kLongestPause = std::chrono::milliseconds(500);
 // Failures in a row after which a peer that was up is down. The first of them is the loss itself.
 constexpr std::uint32_t kFailuresUntilDown = 2;
 
+// What may be wrong when a connection is taken and no greeting follows.
+constexpr const char* kStranger = "; is it a Troupe engine that listens there?";
+
 // Probes that wait for an answer at once.
 constexpr std::size_t kMaxPings = 1024;
 
@@ -94,7 +97,9 @@ void PeerMonitor::connectTo(const std::string& host) {
     options.handshake_timeout = settings_.handshake_timeout;
     options.max_descriptor_bytes = settings_.max_descriptor_bytes;
     ControlChannelHandlers handlers;
+    greeting_ = false;
     handlers.onConnected = [this] {
+        greeting_ = true;
         Hello hello;
         hello.incarnation = target_.own;
         hello.name = target_.own_name;
@@ -141,6 +146,7 @@ void PeerMonitor::onHelloAck(const ControlFrame& frame) {
     answering_ = ack->incarnation;
     peer_name_ = ack->name;
     failures_ = 0;
+    greeting_ = false;
     state_ = PeerState::Up;
     channel_->handshakeDone();
     fetching_ = false;
@@ -186,7 +192,13 @@ void PeerMonitor::trouble(const Status& why) {
     fetching_ = false;
     fetch_again_ = false;
     ++failures_;
-    const Status cause = why.withContext("peer " + target_.control.toString());
+    Status cause = why.withContext("peer " + target_.control.toString());
+    // Somebody took the connection and did not greet as an engine does: a web server, say, or a database. A peer that
+    // once did is stopped or ill instead.
+    const bool odd =
+        why.code() == Code::ProtocolError || why.code() == Code::ConnectionLost || why.code() == Code::Timeout;
+    if (std::exchange(greeting_, false) && answering_.isNull() && odd)
+        cause = Status(cause.code(), cause.message() + kStranger);
     answerPings(cause);
     const bool was_up = state_ == PeerState::Up || state_ == PeerState::Suspect;
     const bool ended = why.code() == Code::PeerDown || why.code() == Code::StaleIncarnation;

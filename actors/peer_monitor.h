@@ -72,6 +72,7 @@ class PeerMonitor final : public HostedActor {
     std::string peer_name_;
     std::shared_ptr<const SegmentDesc> desc_;  ///< Last one fetched.
     bool resolving_ = false;                   ///< The host name is being looked up.
+    bool greeting_ = false;                    ///< Connected, and not answered yet.
     bool fetching_ = false;
     bool fetch_again_ = false;    ///< Asked for while one was on its way.
     std::uint32_t failures_ = 0;  ///< In a row.

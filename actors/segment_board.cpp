@@ -31,7 +31,14 @@ std::shared_ptr<const Peer> SegmentBoard::peer(SegmentID segment) const {
     return entry->id.load(std::memory_order_relaxed) == segment ? entry->peer : nullptr;
 }
 
-bool SegmentBoard::set(SegmentID segment, Reach reach, std::shared_ptr<const Peer> peer) {
+std::string SegmentBoard::whyUnreached(SegmentID segment) const {
+    const Slot* entry = slot(segment);
+    if (entry == nullptr || segment == kInvalidSegmentID) return {};
+    const std::lock_guard lock(peers_mutex_);
+    return entry->id.load(std::memory_order_relaxed) == segment ? entry->why : std::string();
+}
+
+bool SegmentBoard::set(SegmentID segment, Reach reach, std::shared_ptr<const Peer> peer, std::string why) {
     const auto index = static_cast<std::uint32_t>(segment);
     if (index >= kMaxSegments) return false;
     auto& chunk = chunks_[index / kChunk];
@@ -39,6 +46,7 @@ bool SegmentBoard::set(SegmentID segment, Reach reach, std::shared_ptr<const Pee
     Slot& entry = *slot(segment);
     const std::lock_guard lock(peers_mutex_);
     std::swap(entry.peer, peer);
+    entry.why = std::move(why);
     entry.reach.store(static_cast<std::uint8_t>(reach), std::memory_order_relaxed);
     entry.id.store(reach == Reach::Closed ? kInvalidSegmentID : segment, std::memory_order_release);
     return true;

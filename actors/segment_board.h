@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "base/status.h"
 #include "messages/transfer_types.h"
@@ -28,8 +29,11 @@ class SegmentBoard {
     /// Any thread. The peer as last described; null when closed.
     std::shared_ptr<const Peer> peer(SegmentID segment) const;
 
-    /// Directory only. False when the index is beyond kMaxSegments.
-    bool set(SegmentID segment, Reach reach, std::shared_ptr<const Peer> peer);
+    /// Any thread. With NoTransport: which segment it is, and why each transport does not reach it. Empty when closed.
+    std::string whyUnreached(SegmentID segment) const;
+
+    /// Directory only. False when the index is beyond kMaxSegments. `why` goes with NoTransport.
+    bool set(SegmentID segment, Reach reach, std::shared_ptr<const Peer> peer, std::string why = {});
 
     static constexpr std::uint32_t kMaxSegments = 1u << 20;
 
@@ -38,11 +42,12 @@ class SegmentBoard {
         std::atomic<SegmentID> id{kInvalidSegmentID};
         std::atomic<std::uint8_t> reach{0};
         std::shared_ptr<const Peer> peer;  ///< Guarded by peers_mutex_.
+        std::string why;                   ///< The same.
     };
     static constexpr std::uint32_t kChunk = 1024;
     Slot* slot(SegmentID segment) const;
 
-    mutable std::mutex peers_mutex_;  ///< Guards Slot::peer: any thread may ask for a descriptor.
+    mutable std::mutex peers_mutex_;  ///< Guards Slot::peer and why: any thread may ask for a descriptor.
     std::unique_ptr<std::atomic<Slot*>[]> chunks_;
 };
 

@@ -21,6 +21,9 @@ constexpr std::uint32_t kFirstRemoteIndex = 2;
 constexpr std::chrono::milliseconds kFirstLook{20};
 constexpr std::chrono::milliseconds kLastLook{1000};
 
+// Transports of a peer that an error names.
+constexpr std::size_t kMaxOffersNamed = 4;
+
 // Remote ids carry a generation in the upper half, so that none equals kLocalSegmentID. Indices are not reused, so the
 // generation never changes.
 constexpr SegmentID remoteId(std::uint32_t index) { return 1ull << 32 | index; }
@@ -425,11 +428,13 @@ void SegmentDirectory::findRoute(Entry& entry) {
 void SegmentDirectory::routeFound(Entry& entry, Route route) {
     Routing& routing = entry.routing;
     routing.search.reset();
-    if (!route.tried.empty() && route.tried != routing.told) {
-        const std::string& instead = route.explanation.transport;
-        log_->warn("segment {} goes by {}, not by {}", entry.name, instead.empty() ? "no transport" : instead,
-                   route.tried);
-        routing.told = route.tried;
+    // Once for each way that is found: a search that repeats itself says nothing new.
+    std::string way = route.explanation.toString();
+    if (way != routing.told) {
+        // What was tried in vain is worth a look; that another host is no place for copies is not.
+        log_->log(route.tried.empty() ? spdlog::level::info : spdlog::level::warn, "segment {} goes by {}", entry.name,
+                  way);
+        routing.told = std::move(way);
     }
     routing.route = std::move(route);
     useRoute(entry.id, entry.peer, *routing.route);
@@ -457,8 +462,26 @@ void SegmentDirectory::useRoute(SegmentID id, const std::shared_ptr<const Peer>&
     // Workers first: a train may follow as soon as a tracker knows.
     for (const std::uint32_t worker : use.workers) send(data_plane_.workers[worker], use);
     for (const caf::actor& tracker : data_plane_.trackers) send(tracker, use);
-    const auto reach = use.workers.empty() ? SegmentBoard::Reach::NoTransport : SegmentBoard::Reach::Open;
-    board_.set(id, reach, peer);
+    if (!use.workers.empty())
+        board_.set(id, SegmentBoard::Reach::Open, peer);
+    else
+        board_.set(id, SegmentBoard::Reach::NoTransport, peer, whyUnreached(*peer, route.explanation));
+}
+
+/// For the caller whose submit is refused: the segment, what each transport said, and what to install.
+std::string SegmentDirectory::whyUnreached(const Peer& peer, const RouteExplanation& explanation) const {
+    std::string text = "no installed transport reaches segment '" + peer.name + "'";
+    for (const auto& refusal : explanation.refused) text += "; not " + refusal.transport + ": " + refusal.why.message();
+    std::string offered;
+    std::size_t named = 0;
+    for (const std::string& name : peer.desc->transports) {
+        const bool here = std::any_of(transports_.begin(), transports_.end(),
+                                      [&](const auto& installed) { return installed.transport->name() == name; });
+        // A stranger's list may be long.
+        if (!here && named++ < kMaxOffersNamed) offered += (offered.empty() ? "" : ", ") + name;
+    }
+    if (offered.empty()) return text + "; see installTransport, at both ends";
+    return text + "; its owner offers " + offered + ", which is not installed here (installTransport)";
 }
 
 void SegmentDirectory::explain(const ExplainSegment& request) {

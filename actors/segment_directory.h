@@ -118,6 +118,7 @@ class SegmentDirectory final : public HostedActor {
     void findRoute(Entry& entry);
     void routeFound(Entry& entry, Route route);
     void useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route);
+    std::string whyUnreached(const Peer& peer, const RouteExplanation& explanation) const;
     void nowOpen(Entry& entry);
     void lookAgain(Entry& entry);
     void explain(const ExplainSegment& request);

@@ -98,7 +98,8 @@ bool TrackerLogic::doomUnlessSendable(const PeerState& peer, const Run& run) {
         return !path.retired && (run.worker == kAnyWorker || path.worker == run.worker);
     });
     if (sendable) return true;
-    const Status missing(Code::TransportMissing, "no installed transport reaches the segment any more");
+    const Status missing(Code::TransportMissing, "no installed transport reaches segment '" + peer.peer->name +
+                                                     "' any more; explainSegment says why");
     for (std::uint32_t i = run.next; i < run.end; ++i) doom(*run.batch, i, missing);
     return false;
 }
@@ -145,6 +146,11 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
             }
         }
         if (task.deadline != kForever) {
+            // Whatever the transport and its speed: what is too late before it begins moves no byte.
+            if (task.deadline <= now) {
+                doom(batch, i, Status(Code::Timeout, "the deadline had passed before the transfer began"));
+                continue;
+            }
             batch.active.earliest = std::min(batch.active.earliest, task.deadline);
             scheduleWake(std::max(task.deadline, now + kDeadlineGrain));
         }

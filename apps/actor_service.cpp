@@ -26,6 +26,7 @@
 #include "apps/support/arguments.h"
 #include "apps/support/mapped_memory.h"
 #include "apps/support/units.h"
+#include "base/endpoint.h"
 #include "engine/actor_api.h"
 #include "engine/transfer_engine.h"
 
@@ -281,7 +282,17 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--clients", options.clients, "client actors")->check(CLI::Range(1u, 1024u))->capture_default_str();
     app.add_option("--group", options.group, "blocks per request")->check(CLI::Range(1u, 1024u))->capture_default_str();
-    CLI11_PARSE(app, argc, argv);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    if (const auto peer = troupe::Endpoint::parse(options.segment);
+        !options.segment.empty() && (!peer || peer->port == 0)) {
+        fmt::print(stderr, "troupe_actor_service: --segment {}: give HOST:PORT, as troupe serve prints it\n",
+                   options.segment);
+        return 2;
+    }
     const troupe::Status status = troupe::apps::serve(options);
     if (status) return 0;
     fmt::print(stderr, "troupe_actor_service: {}\n", status.toString());

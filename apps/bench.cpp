@@ -18,6 +18,11 @@ namespace {
 constexpr std::uint64_t kDefaultFootprint = 64u << 20;  ///< More than the caches of most machines.
 constexpr std::uint64_t kSweepBatchBytes = 64u << 20;   ///< A sweep leaves out rows with larger batches.
 
+Status footprintTooSmall(std::uint64_t footprint, std::uint64_t needed) {
+    return {Code::InvalidArgument, fmt::format("--footprint {} is less than the {} in flight; give at least that",
+                                               formatBytes(footprint), formatBytes(needed))};
+}
+
 /// Bytes per thread and side that a row works on.
 Result<std::uint64_t> shareOf(const BenchOptions& options, std::uint64_t block, std::uint64_t batch,
                               std::uint64_t available) {
@@ -28,9 +33,7 @@ Result<std::uint64_t> shareOf(const BenchOptions& options, std::uint64_t block, 
                             "threads has; serve more (troupe serve --size) or ask for less",
                             formatBytes(block), batch, options.inflight, formatBytes(available), options.threads)};
     const std::uint64_t needed = block * blocks_in_flight;
-    if (options.footprint != 0 && options.footprint < needed)
-        return {Code::InvalidArgument, fmt::format("--footprint {} is less than the {} in flight; give at least that",
-                                                   formatBytes(options.footprint), formatBytes(needed))};
+    if (options.footprint != 0 && options.footprint < needed) return footprintTooSmall(options.footprint, needed);
     const std::uint64_t wanted = options.footprint != 0 ? options.footprint : std::max(kDefaultFootprint, needed);
     if (options.footprint > available)
         return {Code::InvalidArgument,
@@ -72,14 +75,26 @@ Result<Target> findRemote(const BenchOptions& options, Session& session) {
     const std::vector<std::uint32_t> batches = options.sweep ? std::vector<std::uint32_t>{64} : options.batch_sizes;
     const std::uint64_t block = *std::max_element(blocks.begin(), blocks.end());
     const std::uint64_t flight = *std::max_element(batches.begin(), batches.end()) * std::uint64_t{options.inflight};
-    if (block > UINT64_MAX / 4096 / flight)
-        return {Code::InvalidArgument, "the block sizes and batch sizes are larger than any memory"};
     share = std::max(share, block * flight);
     const auto memory = session.addMemory(share * options.threads, options.huge, true);
     if (!memory) return memory.status();
     return Target{kLocalSegmentID,
                   session.engine().localSegmentName(),
-                  {reinterpret_cast<std::uint64_t>(memory->data()), memory->size()}};
+                  {reinterpret_cast<std::uint64_t>(memory->data()), memory->size()},
+                  {}};
+}
+
+/// The largest row's bytes in flight, against what the arguments alone bound.
+Status checkFlight(const BenchOptions& options) {
+    const std::uint64_t block = *std::max_element(options.block_sizes.begin(), options.block_sizes.end());
+    const std::uint64_t flight =
+        *std::max_element(options.batch_sizes.begin(), options.batch_sizes.end()) * std::uint64_t{options.inflight};
+    constexpr std::uint64_t kMaxThreads = 4096;  // More than --threads takes.
+    if (block > UINT64_MAX / kMaxThreads / flight)
+        return {Code::InvalidArgument, "the block sizes and batch sizes are larger than any memory"};
+    if (options.footprint != 0 && options.footprint < block * flight)
+        return footprintTooSmall(options.footprint, block * flight);
+    return Status::ok();
 }
 
 Status checkOptions(const BenchOptions& options) {
@@ -89,12 +104,12 @@ Status checkOptions(const BenchOptions& options) {
     if (options.engine.transport == "null" && options.verify)
         return {Code::InvalidArgument,
                 "--transport null moves no bytes, so there is nothing to verify; leave --verify out"};
-    return Status::ok();
-}
-
-/// Within one process bytes are copied, whatever else is installed.
-std::string transportUsed(const BenchOptions& options) {
-    return options.local && options.engine.transport == "tcp" ? "host" : options.engine.transport;
+    if (options.local && (options.engine.transport == "tcp" || options.engine.transport == "rdma"))
+        return {Code::InvalidArgument,
+                fmt::format("--transport {} with --local: a local target always goes by the same-process path; leave "
+                            "--transport out, or measure a troupe serve on this machine",
+                            options.engine.transport)};
+    return options.sweep ? Status::ok() : checkFlight(options);
 }
 
 Status runCommand(const BenchOptions& options, Console& console) {
@@ -156,7 +171,7 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
     fillPayload(*local, options.seed, 0);
 
     BenchReport report{.target = remote->name,
-                       .transport = transportUsed(options),
+                       .transport = (*session)->transportUsed(*remote),
                        .threads = options.threads,
                        .inflight = options.inflight,
                        .scatter = options.scatter,
@@ -173,6 +188,7 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
         report.stopped = row->batches == 0 && console.stop->requested();
         if (!report.stopped) report.rows.push_back(std::move(row).value());
     }
+    report.transport = (*session)->transportUsed(*remote);
     return report;
 }
 
@@ -184,7 +200,7 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     auto* blocks =
         addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
     auto* batches = command->add_option("--batch_size,--batch-size", options->batch_sizes, "Requests of one batch");
-    batches->delimiter(',')->check(CLI::Range(1u, 65536u))->capture_default_str();
+    batches->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1u, 65536u))->capture_default_str();
     command->add_option("--threads", options->threads, "Submitting threads")
         ->check(CLI::Range(1u, 256u))
         ->capture_default_str();
@@ -206,15 +222,10 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_flag("--engine-memory", options->engine_memory, "Let the engine allocate local memory");
     command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
     addEngineOptions(*command, options->engine);
-    const auto* transport = command->get_option("--transport");
-    command->callback([options, transport, &chosen] {
+    command->callback([options, &chosen] {
         chosen.name = "bench";
         chosen.json = options->engine.common.json;
-        chosen.check = [options, transport]() -> Status {
-            if (options->local && options->engine.transport == "tcp" && transport->count() != 0)
-                return {Code::InvalidArgument,
-                        "--transport tcp with --local: a local target always goes by the same-process path; leave "
-                        "--transport out, or measure a troupe serve on this machine"};
+        chosen.check = [options]() -> Status {
             if (auto status = checkOptions(*options); !status) return status;
             if (auto status = checkEngineArguments(options->engine); !status) return status;
             return options->local ? Status::ok() : checkTarget(options->engine, options->target);

@@ -48,7 +48,7 @@ struct BenchRow {
 
 struct BenchReport {
     std::string target;
-    std::string transport;
+    std::string transport;  ///< That carried the rows; Session::transportUsed.
     unsigned threads = 1;
     unsigned inflight = 1;
     bool scatter = false;

@@ -14,6 +14,8 @@
 #include "apps/segments.h"
 #include "apps/serve.h"
 #include "apps/support/command.h"
+#include "apps/support/remedy.h"
+#include "apps/support/usage.h"
 #include "apps/topo.h"
 #include "apps/trace_gen.h"
 #include "apps/verify.h"
@@ -26,28 +28,9 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
 
-/// What a user can try, by the kind of the error; empty where the message says it all.
-std::string remedyFor(Code code) {
-    switch (code) {
-        case Code::ConnectionRefused:
-        case Code::NotFound: return "is the name right, and `troupe serve` running there?";
-        case Code::Timeout: return "is the peer alive, and does a firewall let its ports through?";
-        case Code::ConnectionLost:
-        case Code::PeerDown:
-            return "the peer ended or the network broke; look at the peer's own messages, then try again";
-        case Code::StaleIncarnation: return "the peer was restarted meanwhile; start again";
-        case Code::AccessDenied:
-        case Code::AddressNotRegistered: return "the owner does not offer that memory; was it unregistered meanwhile?";
-        case Code::ChecksumMismatch:
-            return "does anybody else write to that segment? If not this is a defect; please report it with this "
-                   "message";
-        case Code::Internal: return "this is a defect of Troupe; please report it with this message";
-        default: return "";
-    }
-}
-
-void report(const ChosenCommand& command, const Status& status) {
-    const std::string remedy = remedyFor(status.code());
+void report(const ChosenCommand& command, const Status& status, int code) {
+    std::string remedy = remedyFor(status);
+    if (remedy.empty() && code == kUsage) remedy = "troupe " + command.name + " --help";
     fmt::print(stderr, "troupe {}: {}\n", command.name, status.toString());
     if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
     if (!command.json || std::ferror(stdout) != 0) return;
@@ -115,12 +98,19 @@ int run(int argc, char** argv) {
     auto arguments = spellOutHelp(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
     if (!arguments.empty() && arguments.front().rfind('-', 0) != 0 && commandNamed(app, arguments.front()).empty())
         return unknownCommand(app, arguments.front());
-    // CLI11 takes them from the back.
-    std::reverse(arguments.begin(), arguments.end());
+    // CLI11 takes them from the back, and empties them.
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     try {
-        app.parse(arguments);
+        app.parse(reversed);
     } catch (const CLI::ParseError& error) {
         // Help and version are "errors" too, with exit code 0.
+        if (error.get_exit_code() != 0) {
+            // A name that is wrong explains all else that seems to be: a missing option, a value too many.
+            if (const std::string unknown = unknownOption(app, arguments); !unknown.empty()) {
+                fmt::print(stderr, "{}\n  try: {} --help\n", unknown, unknown.substr(0, unknown.find(':')));
+                return kUsage;
+            }
+        }
         if (app.exit(error) != 0) return kUsage;
         if (std::cout.flush()) return 0;
         fmt::print(stderr, "troupe: cannot write to standard output\n");
@@ -134,13 +124,13 @@ int run(int argc, char** argv) {
 
     if (chosen.check) {
         if (const Status status = guarded(chosen.check); !status) {
-            report(chosen, status);
+            report(chosen, status, kUsage);
             return kUsage;
         }
     }
     auto stop = StopSignal::install();
     if (!stop) {
-        report(chosen, stop.status());
+        report(chosen, stop.status(), kFailure);
         return kFailure;
     }
     Console console{stdout, stderr, &*stop};
@@ -149,7 +139,7 @@ int run(int argc, char** argv) {
         return ended ? flushOutput(stdout) : ended;
     });
     if (status) return 0;
-    report(chosen, status);
+    report(chosen, status, kFailure);
     return kFailure;
 }
 

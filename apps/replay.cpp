@@ -227,6 +227,7 @@ nlohmann::json ReplayReport::toJson() const {
             {"request_p99_us", toMicroseconds(latency.percentile(0.99))},
             {"request_p999_us", toMicroseconds(latency.percentile(0.999))},
             {"worst_lag_seconds", worst_lag_seconds},
+            {"transport", transport},
             {"stopped", stopped}};
 }
 
@@ -238,8 +239,8 @@ std::string ReplayReport::toString() const {
                                      formatBytes(block_size), hits, hitRate() * 100, written, evictions, slots)});
     if (not_stored != 0)
         table.add({"not stored", fmt::format("{} blocks of requests larger than the store", not_stored)});
-    table.add({"moved", fmt::format("{} read, {} written, {} while transferring", formatBytes(bytesRead()),
-                                    formatBytes(bytesWritten()), formatRate(gigabytesPerSecond() * 1e9))});
+    table.add({"moved", fmt::format("{} read, {} written by {}, {} while transferring", formatBytes(bytesRead()),
+                                    formatBytes(bytesWritten()), transport, formatRate(gigabytesPerSecond() * 1e9))});
     table.add({"latency",
                fmt::format("of a request's transfers: p50 {}, p99 {}, p99.9 {}", formatTime(latency.percentile(0.5)),
                            formatTime(latency.percentile(0.99)), formatTime(latency.percentile(0.999)))});
@@ -270,7 +271,9 @@ Result<ReplayReport> replay(const ReplayOptions& options, const Console& console
     const std::uint64_t staged = std::min<std::uint64_t>(options.staging / block_size, longest);
     const auto staging = (*session)->addMemory(staged * block_size, options.huge, false);
     if (!staging) return staging.status();
-    return Replayer(options, console, (*session)->engine(), std::move(target).value(), *staging, slots).run(*trace);
+    auto report = Replayer(options, console, (*session)->engine(), *target, *staging, slots).run(*trace);
+    if (report) report->transport = (*session)->transportUsed(*target);
+    return report;
 }
 
 void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
@@ -297,7 +300,8 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
         chosen.json = options->engine.common.json;
         chosen.check = [options] {
             if (auto status = checkOptions(*options); !status) return status;
-            return checkVerifiedTarget(options->engine, options->target);
+            if (auto status = checkVerifiedTarget(options->engine, options->target); !status) return status;
+            return checkTraceFile(options->trace);
         };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });

@@ -38,6 +38,7 @@ struct ReplayReport {
     double worst_lag_seconds = 0;  ///< How late a request began, after the trace's pace.
     bool stopped = false;          ///< By the stop signal.
     LatencyHistogram latency;      ///< Of a request's transfers.
+    std::string transport;         ///< That carried them; Session::transportUsed.
 
     std::uint64_t bytesRead() const { return hits * block_size; }
     std::uint64_t bytesWritten() const { return written * block_size; }

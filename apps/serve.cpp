@@ -47,8 +47,7 @@ Status waitForEnd(StopSignal& stop, bool until_eof) {
 Status checkOptions(const ServeOptions& options) {
     if (auto status = checkEngineArguments(options.engine); !status) return status;
     if (options.engine.transport == "null")
-        return {Code::InvalidArgument,
-                "--transport null moves nothing, so nobody could use the memory; serve with tcp"};
+        return {Code::InvalidArgument, "--transport null moves nothing, so nobody could use the memory; leave it out"};
     if (options.engine_memory && options.regions != 1)
         return {Code::InvalidArgument, "--engine-memory is one region; leave --regions out"};
     if (options.size < options.regions)

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <unordered_set>
 
@@ -56,6 +57,20 @@ Status generate(const TraceGenOptions& options, Console& console) {
     return Status::ok();
 }
 
+Status checkOptions(const TraceGenOptions& options) {
+    // The settings do not matter here, but a wrong one should never pass unseen.
+    if (auto config = loadConfig(options.common); !config) return config.status();
+    if (options.output.empty()) return Status::ok();
+    const std::filesystem::path output(options.output);
+    std::error_code ignored;
+    if (std::filesystem::is_directory(output, ignored))
+        return {Code::InvalidArgument, fmt::format("--output '{}' is a directory; give a file", options.output)};
+    if (output.has_parent_path() && !std::filesystem::is_directory(output.parent_path(), ignored))
+        return {Code::InvalidArgument, fmt::format("--output '{}': there is no directory '{}'", options.output,
+                                                   output.parent_path().string())};
+    return Status::ok();
+}
+
 }  // namespace
 
 void addTraceGenCommand(CLI::App& app, ChosenCommand& chosen) {
@@ -81,8 +96,7 @@ void addTraceGenCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "trace-gen";
         chosen.json = options->common.json;
-        // The settings do not matter here, but a wrong one should never pass unseen.
-        chosen.check = [options] { return loadConfig(options->common).status(); };
+        chosen.check = [options] { return checkOptions(*options); };
         chosen.run = [options](Console& console) { return generate(*options, console); };
     });
 }

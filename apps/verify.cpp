@@ -287,12 +287,13 @@ nlohmann::json VerifyReport::toJson() const {
             {"reads", reads},
             {"bytes_written", bytes_written},
             {"bytes_read", bytes_read},
-            {"seconds", seconds}};
+            {"seconds", seconds},
+            {"transport", transport}};
 }
 
 std::string VerifyReport::toString() const {
-    return fmt::format("{} writes ({}) and {} reads ({}) in {:.1f} s, no mismatch (seed {})", writes,
-                       formatBytes(bytes_written), reads, formatBytes(bytes_read), seconds, seed);
+    return fmt::format("{} writes ({}) and {} reads ({}) in {:.1f} s by {}, no mismatch (seed {})", writes,
+                       formatBytes(bytes_written), reads, formatBytes(bytes_read), seconds, transport, seed);
 }
 
 Result<VerifyReport> verify(const VerifyOptions& options, const Console& console) {
@@ -300,9 +301,11 @@ Result<VerifyReport> verify(const VerifyOptions& options, const Console& console
     if (!session) return session.status();
     auto target = (*session)->openTarget(options.target);
     if (!target) return target.status();
-    Verification verification(options, console, **session, std::move(target).value());
+    Verification verification(options, console, **session, *target);
     if (auto status = verification.prepare(**session); !status) return status;
-    return verification.run();
+    auto report = verification.run();
+    if (report) report->transport = (*session)->transportUsed(*target);
+    return report;
 }
 
 void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
@@ -323,7 +326,12 @@ void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "verify";
         chosen.json = options->engine.common.json;
-        chosen.check = [options] { return checkVerifiedTarget(options->engine, options->target); };
+        chosen.check = [options]() -> Status {
+            if (options->max_size < kMinSlot)
+                return {Code::InvalidArgument, fmt::format("--max-size {} is too small; give at least {}",
+                                                           formatBytes(options->max_size), formatBytes(kMinSlot))};
+            return checkVerifiedTarget(options->engine, options->target);
+        };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });
 }

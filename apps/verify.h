@@ -27,6 +27,7 @@ struct VerifyReport {
     std::uint64_t bytes_written = 0;
     std::uint64_t bytes_read = 0;
     double seconds = 0;
+    std::string transport;  ///< That carried it; Session::transportUsed.
 
     nlohmann::json toJson() const;
     std::string toString() const;  ///< One line, without newline.

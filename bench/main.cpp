@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/config.h"
 #include "bench/bare_socket.h"
 #include "bench/report.h"
 #include "bench/row.h"
@@ -53,7 +54,11 @@ void describe(CLI::App& app, CommandLine& line) {
     app.add_option("--footprint", line.settings.footprint, "Bytes of memory walked on each side")
         ->check(CLI::Range(std::size_t{1} << 20, std::size_t{64} << 30))
         ->capture_default_str();
-    app.add_option("--set", line.config, "A setting of the engines at both ends, KEY=VALUE; may be repeated");
+    // One value each, or it would take the names of the rows as well.
+    app.add_option("--set", line.config, "A setting of the engines at both ends; may be repeated")
+        ->type_name("KEY=VALUE")
+        ->take_all()
+        ->allow_extra_args(false);
     // The two serving processes, started by the benchmark itself; no group keeps them out of --help.
     app.add_flag("--serve-bare", line.serve_bare)->group("");
     app.add_flag("--serve-peer", line.serve_peer)->group("");
@@ -159,7 +164,12 @@ int start(int argc, char** argv) {
     CLI::App app{"Measures Troupe beside its peers, in one run"};
     CommandLine line;
     describe(app, line);
-    CLI11_PARSE(app, argc, argv);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    ConfigLoader checked;
     for (const auto& entry : line.config) {
         const auto equals = entry.find('=');
         if (equals == std::string::npos) {
@@ -167,6 +177,11 @@ int start(int argc, char** argv) {
             return 2;
         }
         line.settings.config.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
+        const auto& [key, value] = line.settings.config.back();
+        if (const Status known = checked.set(key, value, "--set"); !known) {
+            fmt::print(stderr, "troupe_bench: {}\n", known.toString());
+            return 2;
+        }
     }
     if (line.quick) {
         line.repeats = 1;

@@ -1,18 +1,15 @@
 // TransferEngine: init, freeEngine, transports.
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <climits>
 #include <thread>
 #include <utility>
 
 #include "actors/supervisor.h"
 #include "base/endpoint.h"
 #include "engine/engine_core.h"
+#include "engine/listen_address.h"
 #include "engine/store_factory.h"
 #include "engine/transport_factory.h"
-#include "topology/addresses.h"
 #include "topology/topology.h"
 
 namespace troupe {
@@ -40,30 +37,6 @@ Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const 
     return makeStore(conn, options.config, options.log);
 }
 
-std::string ownHostName() {
-    char name[HOST_NAME_MAX + 1] = "";
-    return ::gethostname(name, sizeof name) == 0 ? std::string(name) : std::string();
-}
-
-/// The numeric address to listen on and to tell peers. `named_by_address`: the segment's name will be that address.
-Result<std::string> chooseHost(const std::string& ip_or_host, const std::string& server_name, bool named_by_address) {
-    std::vector<NetworkInterface> interfaces = discoverTopology().interfaces;
-    if (const Status listed = addInterfaceAddresses(interfaces); !listed) return listed;
-    if (!ip_or_host.empty()) {
-        if (ip_or_host == "localhost") return std::string("127.0.0.1");
-        return pickAdvertisedAddress(interfaces, ip_or_host);
-    }
-    const auto named = Endpoint::parse(server_name);
-    if (server_name.empty() || (named && named->host == "localhost")) return std::string("127.0.0.1");
-    if (named && isLocalAddress(interfaces, named->host)) return named->host;
-    // A name that says nothing about this machine must not put its memory on the network unasked.
-    if (named_by_address && !(named && named->host == ownHostName()))
-        return {Code::InvalidArgument,
-                "'" + server_name + "' is no address and not the name of this machine, and with p2p " +
-                    "a segment is named by its address; give ip_or_host (--host), or an empty name"};
-    return pickAdvertisedAddress(interfaces, "");
-}
-
 }  // namespace
 
 TransferEngine::TransferEngine(EngineOptions options) : core_(std::make_unique<EngineCore>(std::move(options))) {}
@@ -88,7 +61,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
         return Status(Code::InvalidArgument,
                       "with a metadata store the segment needs a name: local_server_name is empty");
 
-    const auto host = chooseHost(ip_or_host, local_server_name, isP2p(metadata_conn));
+    const auto host = chooseListenAddress(ip_or_host, local_server_name, isP2p(metadata_conn));
     if (!host) return host.status();
     std::uint16_t port = rpc_port;
     if (const auto named = Endpoint::parse(local_server_name); port == 0 && isP2p(metadata_conn) && named)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/engine_core.h"
+#include "engine/memory_check.h"
 #include "transports/read_only.h"
 
 namespace troupe {
@@ -37,8 +38,15 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
     return region;
 }
 
+/// What can be said of a region before anybody is asked to take it.
+Status checkRegion(const Region& region) {
+    if (const Status known = checkLocation(region.location); !known) return known;
+    return isDeviceLocation(region.location) ? Status::ok() : checkMapped(region.range);
+}
+
 Status registerOne(EngineCore& core, const Region& wanted, bool update_metadata) {
     if (const Status usable = core.usable(); !usable) return usable;
+    if (const Status sound = checkRegion(wanted); !sound) return sound;
     const std::shared_lock lock(core.transports_mutex);
     auto region = core.regions.reserve(wanted);
     if (!region) return region.status();
@@ -77,7 +85,9 @@ Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& 
     std::vector<Region> taken;
     Status failed;
     for (const BufferEntry& buffer : buffers) {
-        auto region = core.regions.reserve(regionOf(buffer.addr, buffer.length, location, remote_accessible));
+        const Region wanted = regionOf(buffer.addr, buffer.length, location, remote_accessible);
+        const Status sound = checkRegion(wanted);
+        auto region = sound ? core.regions.reserve(wanted) : Result<Region>(sound);
         failed = region ? registerEverywhere(core, *region) : region.status();
         if (!failed) {
             if (region) core.regions.remove(region->id);
@@ -136,6 +146,7 @@ Result<void*> TransferEngine::allocateLocalMemory(std::size_t size, const std::s
                                                   bool huge_pages) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
+    if (const Status known = checkLocation(location); !known) return known;
     auto memory = MemoryFile::create(size, huge_pages, nodeOf(location));
     if (!memory) return memory.status();
     void* const addr = (*memory)->data();

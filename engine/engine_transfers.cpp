@@ -23,8 +23,7 @@ Status checkRequest(const TransferRequest& request, std::size_t index, const Eng
     switch (core.segments.reach(request.target_id)) {
         case SegmentBoard::Reach::Open: break;
         case SegmentBoard::Reach::NoTransport:
-            return fail(Code::TransportMissing, "no installed transport reaches segment " +
-                                                    std::to_string(request.target_id) + "; see installTransport");
+            return fail(Code::TransportMissing, core.segments.whyUnreached(request.target_id));
         case SegmentBoard::Reach::Closed:
             return fail(Code::StaleHandle,
                         "segment " + std::to_string(request.target_id) + " was closed or never opened");

@@ -41,7 +41,8 @@ struct BufferEntry {
 /// One transfer engine: a segment of its own that peers reach, and the means to reach theirs.
 ///
 /// Every call may be made from any thread, also several at once, but for the constructor and the destructor.
-/// Several engines in one process share nothing. A failed call changes nothing. After fork() the child must not use it.
+/// Several engines in one process share nothing. A failed call changes nothing. After fork() the child must neither use
+/// nor destroy it: docs/api.md, "Fork".
 class TransferEngine {
   public:
     explicit TransferEngine(EngineOptions options = {});
@@ -91,10 +92,11 @@ class TransferEngine {
     // --- memory ------------------------------------------------------------------------------------------------
 
     /// Makes [addr, addr + length) usable as source, and reachable by peers when `remote_accessible`.
-    /// InvalidArgument: zero length, null, or wraps. AddressOverlapped: shares bytes with another region (touching
-    /// is fine). The transports' errors roll everything back. `update_metadata`: the record in the store follows,
-    /// at once or after a pause that grows with it; false: not before the next update. Access is not affected by
-    /// either.
+    /// InvalidArgument: zero length, null, wraps, or a part of it is not mapped (the error names the first such
+    /// address; "cuda:N" is not looked at); a `location` that is none of "*", "cpu:N" and "cuda:N". AddressOverlapped:
+    /// shares bytes with another region (touching is fine). The transports' errors roll everything back.
+    /// `update_metadata`: the record in the store follows, at once or after a pause that grows with it; false: not
+    /// before the next update. Access is not affected by either.
     Status registerLocalMemory(void* addr, std::size_t length, const std::string& location = "*",
                                bool remote_accessible = true, bool update_metadata = true);
     /// All or nothing.
@@ -153,8 +155,9 @@ class TransferEngine {
     /// CapacityExceeded: `max_batches` are live.
     Result<BatchID> allocateBatchID(std::size_t capacity);
     /// Adds tasks; their ids continue from the tasks already in the batch. Nothing is submitted on error.
-    /// StaleHandle (batch or segment), CapacityExceeded, AddressNotRegistered (source), TransportMissing,
-    /// InvalidArgument (null source, source range wraps). The remote range is checked by its owner later.
+    /// StaleHandle (batch or segment), CapacityExceeded, AddressNotRegistered (source), TransportMissing (names the
+    /// segment, and why each transport does not reach it), InvalidArgument (null source, source range wraps). The
+    /// remote range is checked by its owner later.
     Status submitTransfer(BatchID batch, const std::vector<TransferRequest>& requests);
     /// StaleHandle; InvalidArgument: no such task.
     Result<TransferStatus> getTransferStatus(BatchID batch, std::size_t task) const;

@@ -63,7 +63,8 @@ CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<st
             for (const auto& text : texts) bytes.push_back(bytesOrThrow(name, text));
         },
         description);
-    return option->type_name("SIZE,...")->delimiter(',');
+    // Commas, not spaces, part the values: what follows them is the command's target.
+    return option->type_name("SIZE,...")->delimiter(',')->allow_extra_args(false);
 }
 
 CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description,

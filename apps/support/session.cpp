@@ -7,7 +7,9 @@
 #include "apps/support/arguments.h"
 #include "apps/support/units.h"
 #include "base/endpoint.h"
+#include "engine/listen_address.h"
 #include "engine/store_factory.h"
+#include "topology/addresses.h"
 
 extern char** environ;
 
@@ -20,8 +22,7 @@ void addCommonOptions(CLI::App& app, CommonOptions& options) {
     app.add_option("--set", options.settings, "One setting; wins over file and environment; may be repeated")
         ->type_name("KEY=VALUE")
         ->take_all()
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+        ->allow_extra_args(false);  // One value each, or it would take the target as well.
 }
 
 void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
@@ -33,9 +34,13 @@ void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
     app.add_option("--name", arguments.name, "Name of the own segment (p2p: host, or host:port)");
     app.add_option("--host", arguments.host,
                    "Address or interface to listen on; with neither this nor --name, only this machine reaches it");
-    app.add_option("--port", arguments.port, "Control port; 0: any free one")->capture_default_str();
-    app.add_option("--transport", arguments.transport, "tcp, host (copies within this machine) or null (moves nothing)")
-        ->check(CLI::IsMember({"tcp", "null", "host"}))
+    app.add_option("--port", arguments.port, "Control port; 0: any free one")
+        ->check(CLI::Range(0, 65535))
+        ->capture_default_str();
+    app.add_option("--transport", arguments.transport,
+                   "auto (the best that both ends have: host, rdma, tcp), or only: tcp, rdma, host (copies within this "
+                   "machine), null (moves nothing)")
+        ->check(CLI::IsMember({"auto", "tcp", "rdma", "host", "null"}))
         ->capture_default_str();
 }
 
@@ -59,15 +64,53 @@ Result<ConfigLoader> loadConfig(const CommonOptions& options) {
     return loader;
 }
 
+namespace {
+
+/// With p2p a name is an address, and so says what --host and --port do.
+Status checkP2pName(const EngineArguments& arguments) {
+    if (arguments.name.empty()) return Status::ok();
+    if (!arguments.host.empty())
+        return {
+            Code::InvalidArgument,
+            fmt::format("--name {} and --host {}: with p2p a segment is named by the address it listens on; give one "
+                        "of them (a free name needs --metadata redis://..., docs/redis.md)",
+                        arguments.name, arguments.host)};
+    const auto named = Endpoint::parse(arguments.name);
+    if (named && named->port != 0 && arguments.port != 0 && named->port != arguments.port)
+        return {Code::InvalidArgument,
+                fmt::format("--name {} and --port {} name two ports; leave one out", arguments.name, arguments.port)};
+    return Status::ok();
+}
+
+/// InvalidArgument when nobody can listen there, however the machine stands.
+Status checkListenAddress(const EngineArguments& arguments, bool p2p) {
+    const auto host = chooseListenAddress(arguments.host, arguments.name, p2p);
+    Status bad = host.status();
+    if (host) {
+        const auto address = SocketAddress::fromNumeric(*host, 0);
+        bad = address ? listenOn(*address).status() : address.status();
+    }
+    // Anything else is for the engine to meet.
+    if (bad.code() != Code::InvalidArgument) return Status::ok();
+    return arguments.host.empty() ? bad.withContext("--name " + arguments.name)
+                                  : bad.withContext("--host " + arguments.host);
+}
+
+}  // namespace
+
 Status checkEngineArguments(const EngineArguments& arguments) {
     const auto config = loadConfig(arguments.common);
     if (!config) return config.status();
-    if (isP2p(arguments.metadata)) return Status::ok();
-    const auto store = makeStore(arguments.metadata, config->config(), makeSilentLogger());
-    if (!store) return store.status();
-    if (arguments.name.empty())
-        return {Code::InvalidArgument, "with --metadata of a store the own segment needs a --name"};
-    return Status::ok();
+    const bool p2p = isP2p(arguments.metadata);
+    if (!p2p) {
+        const auto store = makeStore(arguments.metadata, config->config(), makeSilentLogger());
+        if (!store) return store.status();
+        if (arguments.name.empty())
+            return {Code::InvalidArgument, "with --metadata of a store the own segment needs a --name"};
+    } else if (auto status = checkP2pName(arguments); !status) {
+        return status;
+    }
+    return checkListenAddress(arguments, p2p);
 }
 
 Status checkTarget(const EngineArguments& arguments, const std::string& target) {
@@ -84,7 +127,7 @@ Status checkTarget(const EngineArguments& arguments, const std::string& target) 
 Status checkVerifiedTarget(const EngineArguments& arguments, const std::string& target) {
     if (auto status = checkEngineArguments(arguments); !status) return status;
     if (arguments.transport == "null")
-        return {Code::InvalidArgument, "--transport null moves no bytes, so there is nothing to compare; use tcp"};
+        return {Code::InvalidArgument, "--transport null moves no bytes, so there is nothing to compare; leave it out"};
     return checkTarget(arguments, target);
 }
 
@@ -115,20 +158,54 @@ Result<std::unique_ptr<Session>> Session::start(const EngineArguments& arguments
     EngineOptions options;
     options.config = loader->config();
     if (arguments.data_loops != 0) options.config.data_loops = arguments.data_loops;
-    // What is called tcp is to go by TCP, though the target may be on this host.
-    if (arguments.transport == "tcp" && !arguments.serves) options.config.host_peers = false;
+    // What is called tcp is to go by TCP, though the target may be on this host; rdma likewise.
+    if ((arguments.transport == "tcp" || arguments.transport == "rdma") && !arguments.serves)
+        options.config.host_peers = false;
     options.log = makeDefaultLogger();
     if (arguments.common.verbose) options.log->set_level(spdlog::level::info);
 
     std::unique_ptr<Session> session(new Session());
+    session->log_ = options.log;
     session->engine_ = std::make_unique<TransferEngine>(std::move(options));
     auto& engine = *session->engine_;
     if (auto status = engine.init(arguments.metadata, arguments.name, arguments.host, arguments.port); !status)
         return status.withContext("cannot start the engine");
-    if (arguments.transport != "host")
-        if (auto transport = engine.installTransport(arguments.transport); !transport)
-            return transport.status().withContext("cannot install transport " + arguments.transport);
+    if (auto status = session->installTransports(arguments); !status) return status;
     return session;
+}
+
+Status Session::installTransports(const EngineArguments& arguments) {
+    // The engine has installed it by itself.
+    if (arguments.transport == "host") return Status::ok();
+    const std::string wire = arguments.transport == "auto" ? "tcp" : arguments.transport;
+    if (auto transport = engine_->installTransport(wire); !transport)
+        return transport.status().withContext("cannot install transport " + wire);
+    if (arguments.transport != "auto") return Status::ok();
+    // It listens on every RDMA address of the machine, so who serves this machine alone does without.
+    const auto own = engine_->getSegmentDescByID(kLocalSegmentID);
+    if (arguments.serves && (!own || scopeOf((*own)->control.host) == AddressScope::Loopback)) return Status::ok();
+    // Most machines have no such device, and that is no news.
+    if (auto rdma = engine_->installTransport("rdma"); !rdma && rdma.status().code() != Code::TransportMissing)
+        log_->warn("goes without rdma: {}", rdma.status().toString());
+    return Status::ok();
+}
+
+std::string Session::transportTo(SegmentID segment) {
+    const auto route = engine_->explainSegment(segment);
+    return route ? route->transport : std::string();
+}
+
+std::string Session::transportUsed(const Target& target) {
+    const std::string now = transportTo(target.segment);
+    if (target.transport.empty() || now.empty() || now == target.transport)
+        return target.transport.empty() ? now : target.transport;
+    return target.transport + ", then " + now;
+}
+
+/// Memory that RDMA may not pin is still good for the others.
+Status Session::withoutPinning(const Status& status) const {
+    if (status.code() != Code::ResourceExhausted || engine_->getTransport("rdma") == nullptr) return status;
+    return {status.code(), status.message() + "; or go without RDMA: --transport tcp"};
 }
 
 Result<std::span<std::byte>> Session::addMemory(std::uint64_t bytes, bool huge, bool remote, unsigned regions) {
@@ -144,13 +221,13 @@ Result<std::span<std::byte>> Session::addMemory(std::uint64_t bytes, bool huge, 
     for (unsigned i = 0; i < regions; ++i)
         entries.push_back({whole.data() + i * piece, i + 1 == regions ? bytes - i * piece : piece});
     if (auto status = engine_->registerLocalMemoryBatch(entries, "*", remote); !status)
-        return status.withContext("cannot register " + formatBytes(bytes));
+        return withoutPinning(status).withContext("cannot register " + formatBytes(bytes));
     return whole;
 }
 
 Result<std::span<std::byte>> Session::allocateMemory(std::uint64_t bytes, bool huge, bool remote) {
     const auto memory = engine_->allocateLocalMemory(bytes, "*", remote, huge);
-    if (!memory) return memory.status().withContext("cannot allocate " + formatBytes(bytes));
+    if (!memory) return withoutPinning(memory.status()).withContext("cannot allocate " + formatBytes(bytes));
     return std::span<std::byte>(static_cast<std::byte*>(*memory), bytes);
 }
 
@@ -161,7 +238,7 @@ Result<Target> Session::openTarget(const std::string& name) {
     if (!desc) return desc.status();
     const auto range = largestRange((*desc)->buffers);
     if (!range) return range.status().withContext("segment '" + name + "'");
-    return Target{*segment, name, *range};
+    return Target{*segment, name, *range, transportTo(*segment)};
 }
 
 }  // namespace troupe::apps

@@ -10,6 +10,7 @@
 #include "apps/support/mapped_memory.h"
 #include "base/byte_range.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "engine/transfer_engine.h"
 
 namespace troupe::apps {
@@ -29,9 +30,11 @@ struct EngineArguments {
     std::string name;
     std::string host;
     std::uint16_t port = 0;
-    std::string transport = "tcp";  ///< "tcp", "null", or "host": copies within the host alone.
-    bool serves = false;            ///< Others choose the way: with tcp, processes of this host may copy all the same.
-    unsigned data_loops = 0;        ///< 0: what the configuration says.
+    /// "auto": every one there is, the engine chooses for each peer. "tcp", "rdma": by that wire, also to a peer on
+    /// this host. "host": copies within the host alone. "null": moves nothing.
+    std::string transport = "auto";
+    bool serves = false;      ///< Others choose the way: with tcp, processes of this host may copy all the same.
+    unsigned data_loops = 0;  ///< 0: what the configuration says.
 };
 
 void addCommonOptions(CLI::App& app, CommonOptions& options);
@@ -52,7 +55,8 @@ Result<ConfigLoader> loadConfig(const CommonOptions& options);
 struct Target {
     SegmentID segment = kInvalidSegmentID;
     std::string name;
-    ByteRange range;  ///< Addresses of the owner.
+    ByteRange range;        ///< Addresses of the owner.
+    std::string transport;  ///< That reached it when it was opened.
 };
 
 /// The largest stretch of remotely accessible memory; touching buffers count as one. NotFound when there is none.
@@ -69,9 +73,16 @@ class Session {
     /// The same with memory of the engine's own (TransferEngine::allocateLocalMemory), as one region.
     Result<std::span<std::byte>> allocateMemory(std::uint64_t bytes, bool huge, bool remote);
     Result<Target> openTarget(const std::string& name);
+    /// The transport that carries what goes to `target`: "tcp"; "host, then tcp" when it is another than at first.
+    std::string transportUsed(const Target& target);
 
   private:
     Session() = default;
+    Status installTransports(const EngineArguments& arguments);
+    Status withoutPinning(const Status& status) const;
+    /// Of a segment, now; empty: none reaches it.
+    std::string transportTo(SegmentID segment);
+    Logger log_;
     std::vector<MappedMemory> memory_;
     std::unique_ptr<TransferEngine> engine_;
 };

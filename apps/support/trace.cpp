@@ -109,17 +109,21 @@ Result<std::vector<TraceRequest>> readTrace(std::istream& in, std::size_t limit)
     return requests;
 }
 
-Result<std::vector<TraceRequest>> readTraceFile(const std::string& path, std::size_t limit) {
+Status checkTraceFile(const std::string& path) {
     // A stream over a directory opens, and its buffer throws at the first read.
     std::error_code ignored;
     if (std::filesystem::is_directory(path, ignored))
         return {Code::InvalidArgument, fmt::format("trace '{}' is a directory; give a file", path)};
     errno = 0;
+    const std::ifstream file(path, std::ios::binary);
+    const int error = errno;
+    if (!file) return {Code::InvalidArgument, fmt::format("cannot open trace '{}': {}", path, std::strerror(error))};
+    return Status::ok();
+}
+
+Result<std::vector<TraceRequest>> readTraceFile(const std::string& path, std::size_t limit) {
+    if (auto status = checkTraceFile(path); !status) return status;
     std::ifstream file(path, std::ios::binary);
-    if (!file) {
-        const int error = errno;
-        return {Code::InvalidArgument, fmt::format("cannot open trace '{}': {}", path, std::strerror(error))};
-    }
     // The buffer of a file stream throws what the system refuses in mid-file, whatever the stream's mask.
     try {
         auto requests = readTrace(file, limit);

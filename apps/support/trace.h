@@ -28,8 +28,9 @@ Result<TraceRequest> parseTraceLine(std::string_view line);
 /// At most `limit` requests (0: all). InvalidArgument names the line: bytes that are not the format, time that runs
 /// backwards, a line or a trace past the bounds below. Blank lines are skipped.
 Result<std::vector<TraceRequest>> readTrace(std::istream& in, std::size_t limit = 0);
-/// NotFound or AccessDenied when it cannot be opened, InvalidArgument when it is a directory or reading fails; all
-/// name the path.
+/// InvalidArgument when `path` is a directory or cannot be opened; what is in it is not looked at.
+Status checkTraceFile(const std::string& path);
+/// The errors of both, and InvalidArgument when reading fails; all name the path.
 Result<std::vector<TraceRequest>> readTraceFile(const std::string& path, std::size_t limit = 0);
 
 /// The line of a request, without newline.

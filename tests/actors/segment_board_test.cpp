@@ -27,11 +27,14 @@ TEST(SegmentBoard, ShowsWhatWasSetUntilItIsClosed) {
     EXPECT_EQ(board.reach(segmentOf(2)), Reach::Open);
     EXPECT_EQ(board.peer(segmentOf(2)), peer);
     EXPECT_EQ(board.reach(segmentOf(3)), Reach::Closed);
-    ASSERT_TRUE(board.set(segmentOf(2), Reach::NoTransport, peer));
+    ASSERT_TRUE(board.set(segmentOf(2), Reach::NoTransport, peer, "it is far"));
     EXPECT_EQ(board.reach(segmentOf(2)), Reach::NoTransport);
+    EXPECT_EQ(board.whyUnreached(segmentOf(2)), "it is far");
+    EXPECT_EQ(board.whyUnreached(segmentOf(3)), "");
     ASSERT_TRUE(board.set(segmentOf(2), Reach::Closed, nullptr));
     EXPECT_EQ(board.reach(segmentOf(2)), Reach::Closed);
     EXPECT_EQ(board.peer(segmentOf(2)), nullptr);
+    EXPECT_EQ(board.whyUnreached(segmentOf(2)), "");
 }
 
 TEST(SegmentBoard, TellsGenerationsOfOneIndexApart) {

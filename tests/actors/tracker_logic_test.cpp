@@ -441,6 +441,26 @@ TEST_F(Tracker, ADeadlineResetsThePathAndEndsTheTaskOnceItsFlightsAreBack) {
     EXPECT_EQ(task(id, 1).s, TransferStatusEnum::COMPLETED);
 }
 
+TEST_F(Tracker, ADeadlineThatHasPassedEndsTheTaskBeforeAnyByteGoesOut) {
+    auto late = spec(0, 64);
+    late.deadline = now_ - std::chrono::nanoseconds(1);
+    auto just = spec(100, 64);
+    just.deadline = now_;
+    auto empty = spec(200, 0);
+    empty.deadline = late.deadline;
+    const BatchID id = submit({late, just, empty, spec(300, 64)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 1u);
+    EXPECT_EQ(flights[0].first_task, 3u);
+    for (const std::uint32_t i : {0u, 1u}) {
+        EXPECT_EQ(task(id, i).s, TransferStatusEnum::TIMEOUT);
+        EXPECT_EQ(task(id, i).error.code(), Code::Timeout);
+        EXPECT_TRUE(task(id, i).quiesced);
+    }
+    EXPECT_EQ(task(id, 2).s, TransferStatusEnum::COMPLETED) << "nothing was to be moved";
+    EXPECT_TRUE(output_.resets.empty());
+}
+
 TEST_F(Tracker, ADeadlineOfATaskThatWaitsEndsItWithoutAReset) {
     std::vector<TaskSpec> specs;
     for (std::uint64_t i = 0; i < 11; ++i) specs.push_back(spec(i * 200, 100));

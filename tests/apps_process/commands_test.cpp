@@ -43,14 +43,47 @@ TEST(ServeCommand, EndsInOrderOnSigterm) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
-TEST(VerifyCommand, FindsEveryByteAsWrittenAcrossTouchingRegions) {
+TEST(VerifyCommand, FindsEveryByteAsWrittenAcrossTouchingRegionsByEachTransport) {
     Server server("64MiB", {"--regions", "7"});
-    const auto outcome = runTroupe({"verify", server.segment(), "--rounds", "300", "--max-size", "1MiB", "--json"});
+    for (const std::string transport : {"host", "tcp"}) {
+        const auto outcome = runTroupe(
+            {"verify", server.segment(), "--rounds", "300", "--max-size", "1MiB", "--json", "--transport", transport});
+        ASSERT_EQ(outcome.code, 0) << outcome.err;
+        const auto report = outcome.json();
+        EXPECT_EQ(report["mismatches"], 0);
+        EXPECT_EQ(report["transport"], transport);
+        // 16 slots are written at first and read at last, besides.
+        EXPECT_EQ(report["writes"].get<int>() + report["reads"].get<int>(), 300 + 2 * 16);
+    }
+}
+
+TEST(TransportOption, LeftOutTakesTheBestWayThereIsAndEachReportNamesIt) {
+    Server server("64MiB");
+    const std::string segment = server.segment();
+    const std::vector<std::vector<std::string>> commands = {
+        {"verify", segment, "--rounds", "10"},
+        {"bench", segment, "--duration", "50ms", "--warmup", "0", "--footprint", "4MiB"},
+        {"replay", TROUPE_SMALL_TRACE, "--target", segment, "--requests", "5", "--as-fast-as-possible"}};
+    for (auto command : commands) {
+        // Between processes of one machine it is a copy, unless that is turned off.
+        const auto words = runTroupe(command);
+        ASSERT_EQ(words.code, 0) << words.err;
+        EXPECT_THAT(words.out, testing::AnyOf(HasSubstr(" by host"), HasSubstr("transport host")));
+        command.emplace_back("--json");
+        const auto copied = runTroupe(command);
+        EXPECT_EQ(copied.json()["transport"], "host") << copied.out << copied.err;
+        command.insert(command.end(), {"--set", "host.peers=off"});
+        const auto wired = runTroupe(command);
+        EXPECT_EQ(wired.json()["transport"], "tcp") << wired.out << wired.err;
+    }
+}
+
+TEST(TransportOption, TheLogSaysWhyABetterWayIsNotTaken) {
+    Server server("1MiB");
+    const auto outcome = runTroupe({"verify", server.segment(), "--rounds", "1", "-v", "--set", "host.peers=off"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    const auto report = outcome.json();
-    EXPECT_EQ(report["mismatches"], 0);
-    // 16 slots are written at first and read at last, besides.
-    EXPECT_EQ(report["writes"].get<int>() + report["reads"].get<int>(), 300 + 2 * 16);
+    EXPECT_THAT(outcome.err, HasSubstr("segment " + server.segment() + " goes by tcp by tcp0"));
+    EXPECT_THAT(outcome.err, HasSubstr("host.peers is off here"));
 }
 
 TEST(VerifyCommand, TheInterruptKeyEndsItWithAReport) {
@@ -108,6 +141,7 @@ TEST(BenchCommand, WorksOnItsOwnSegment) {
                                     "--footprint", "4MiB", "--verify", "--json"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["rows"].size(), 2u);
+    EXPECT_EQ(outcome.json()["transport"], "host");
 }
 
 TEST(ReplayCommand, FetchesWhatIsHeldAndStoresWhatIsNew) {
@@ -190,8 +224,23 @@ TEST(DemoCommand, DoesEverythingOnceAndFindsNoMismatch) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const auto report = outcome.json();
     EXPECT_EQ(report["mismatches"], 0);
+    // By the best way, and as between two machines.
+    EXPECT_EQ(report["bench"]["transport"], "host");
     EXPECT_EQ(report["bench"]["rows"].size(), 6u);
+    EXPECT_EQ(report["bench_tcp"]["transport"], "tcp");
+    EXPECT_EQ(report["bench_tcp"]["rows"].size(), 6u);
+    EXPECT_EQ(report["verify"]["transport"], "host");
     EXPECT_EQ(report["replay"]["requests"], 300);
+    EXPECT_EQ(report["replay"]["transport"], "host");
+}
+
+TEST(DemoCommand, WithoutCopiesMeasuresTcpOnceAndSaysSo) {
+    const auto outcome = runTroupe(
+        {"demo", "--verify-seconds", "0.2", "--bench-seconds", "0.05", "--size", "64MiB", "--set", "host.peers=off"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("went by TCP already"));
+    EXPECT_THAT(outcome.out, testing::Not(HasSubstr("host")));
+    EXPECT_THAT(outcome.out, HasSubstr("tcp"));
 }
 
 }  // namespace

@@ -1,11 +1,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
+#include "base/unique_fd.h"
 #include "tests/apps_process/troupe_process.h"
 
 namespace troupe::apps {
@@ -40,7 +47,10 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"bench", "a:1", "--threads", "0"}, "--threads");
     expectUsageError({"bench", "a:1", "--operation", "erase"}, "erase");
     expectUsageError({"bench", "a:1", "--transport", "carrier-pigeon"}, "carrier-pigeon");
-    expectUsageError({"serve", "--port", "70000"}, "70000");
+    for (const char* command : {"serve", "bench", "verify"}) {
+        expectUsageError({command, "--port", "70000"}, "Value 70000 not in range 0 to 65535");
+        expectUsageError({command, "--port", "-1"}, "Value -1 not in range 0 to 65535");
+    }
     expectUsageError({"serve", "--size"}, "--size");
     expectUsageError({"verify"}, "target is required");
     expectUsageError({"verify", "a:1", "--seconds", "nan"}, "nan");
@@ -53,12 +63,49 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"replay", "t", "--target", "a:1", "--speedup", "2", "--as-fast-as-possible"}, "excludes");
 }
 
+TEST(Failures, AMistypedOptionIsToldTheNearestRightOne) {
+    expectUsageError({"bench", "a:1", "--blok_size", "4KiB"}, "did you mean '--block_size'?");
+    expectUsageError({"bench", "a:1", "--blok_size", "4KiB"}, "try: troupe bench --help");
+    // Whatever else is missing because of it.
+    expectUsageError({"replay", "t", "--taget", "a:1"}, "did you mean '--target'?");
+    expectUsageError({"serve", "--siez=4KiB"}, "did you mean '--size'?");
+    expectUsageError({"demo", "--verify_secnds", "1"}, "did you mean '--verify-seconds'?");
+    expectUsageError({"--json", "topo"}, "troupe topo --json");
+}
+
+TEST(Failures, AListBeforeTheTargetLeavesItAlone) {
+    for (const std::vector<std::string>& option : std::vector<std::vector<std::string>>{
+             {"--set", "tcp.lanes=2"}, {"--block_size", "4KiB,64KiB"}, {"--batch_size", "1,2"}}) {
+        std::vector<std::string> arguments = {"bench", option[0], option[1], "127.0.0.1:1"};
+        expectFailure(arguments, "cannot open segment '127.0.0.1:1'");
+        arguments.insert(arguments.end(), option.begin(), option.end());
+        expectFailure(arguments, "cannot open segment '127.0.0.1:1'");
+    }
+}
+
+TEST(Failures, ANameThatCannotBeIsSaidBeforeAnythingStarts) {
+    expectUsageError({"serve", "--name", "127.0.0.1", "--host", "127.0.0.1"}, "give one of them");
+    expectUsageError({"serve", "--name", "rack1/node7", "--host", "lo"}, "docs/redis.md");
+    expectUsageError({"serve", "--name", "127.0.0.1:4000", "--port", "4001"}, "leave one out");
+    expectUsageError({"serve", "--name", "rack1/node7"}, "no address");
+    expectUsageError({"serve", "--host", "nosuch0"}, "neither an address");
+    expectUsageError({"serve", "--host", "0.0.0.0"}, "--host 0.0.0.0");
+    // Of the documentation's own block (RFC 5737): no machine has it.
+    expectUsageError({"verify", "127.0.0.1:1", "--host", "192.0.2.1"}, "no address of this machine");
+}
+
 TEST(Failures, OptionsThatContradictEachOtherSayWhatToDo) {
     expectUsageError({"bench"}, "give a target");
+    expectUsageError({"bench"}, "try: troupe bench --help");
     expectUsageError({"bench", "a:1", "--local"}, "not both");
     expectUsageError({"serve", "--engine-memory", "--regions", "4"}, "--regions");
     expectUsageError({"bench", "a:1", "--transport", "null", "--verify"}, "leave --verify out");
     expectUsageError({"bench", "--local", "--duration", "0"}, "--duration");
+    expectUsageError({"bench", "a:1", "--footprint", "1MiB", "--block_size", "1MiB"}, "--footprint");
+    expectUsageError({"bench", "--local", "--block_size", "1000000TiB"}, "larger than any memory");
+    expectUsageError({"verify", "a:1", "--max-size", "8B"}, "--max-size");
+    expectUsageError({"trace-gen", "-o", "/nonexistent/trace.jsonl"}, "/nonexistent");
+    expectUsageError({"trace-gen", "-o", "/tmp"}, "is a directory");
     expectUsageError({"replay", "t", "--target", "a:1", "--bytes-per-token", "0"}, "--bytes-per-token");
     expectUsageError({"replay", "t", "--target", "a:1", "--staging", "1KiB"}, "--staging");
 }
@@ -66,6 +113,7 @@ TEST(Failures, OptionsThatContradictEachOtherSayWhatToDo) {
 TEST(Failures, MemoryThatNobodyCouldReachIsNotServed) {
     expectUsageError({"serve", "--transport", "null"}, "moves nothing");
     expectUsageError({"bench", "--local", "--transport", "tcp"}, "same-process path");
+    expectUsageError({"bench", "--local", "--transport", "rdma"}, "same-process path");
 }
 
 TEST(Failures, NothingIsComparedOverATransportThatMovesNothing) {
@@ -101,6 +149,7 @@ TEST(Failures, LimitsOfZeroAreRefusedWithTheRange) {
 TEST(Failures, SizesOfZeroAreRefused) {
     expectUsageError({"serve", "--size", "0"}, "size of 0");
     expectUsageError({"demo", "--size", "0"}, "size of 0");
+    expectUsageError({"demo", "--size", "63MiB"}, "give at least 64");
     expectUsageError({"verify", "a:1", "--max-size", "0"}, "size of 0");
     expectUsageError({"serve", "--size", "2", "--regions", "3"}, "3 regions");
 }
@@ -133,7 +182,7 @@ TEST(Failures, AHostileTraceIsRefusedWithItsLine) {
 
 TEST(Failures, ADirectoryInPlaceOfATraceIsAnErrorInJsonToo) {
     const auto outcome = runTroupe({"replay", "/tmp", "--target", "127.0.0.1:1", "--json"});
-    EXPECT_EQ(outcome.code, 1);
+    EXPECT_EQ(outcome.code, 2);
     EXPECT_THAT(outcome.err, HasSubstr("'/tmp' is a directory"));
     EXPECT_EQ(outcome.json()["error"]["code"], "InvalidArgument");
 }
@@ -173,8 +222,64 @@ TEST(Failures, ADemoWhoseServerCannotStartFails) {
 }
 
 TEST(Failures, ADemoWithoutItsTraceSaysWhatToDo) {
-    expectFailure({"demo", "--trace", "/nonexistent.jsonl", "--verify-seconds", "0.1", "--bench-seconds", "0.1"},
-                  "/nonexistent.jsonl");
+    expectUsageError({"demo", "--trace", "/nonexistent.jsonl"}, "/nonexistent.jsonl");
+    expectUsageError({"replay", "/nonexistent.jsonl", "--target", "127.0.0.1:1"}, "/nonexistent.jsonl");
+}
+
+TEST(Failures, AStoreThatIsAwayIsToldApartFromAPeerThatIs) {
+    const auto away = runTroupe({"serve", "--metadata", "redis://127.0.0.1:1", "--name", "a", "--json"});
+    EXPECT_EQ(away.code, 1);
+    EXPECT_THAT(away.json()["error"]["try"].get<std::string>(), HasSubstr("is Redis up"));
+    EXPECT_THAT(away.err, testing::Not(HasSubstr("troupe serve` running there")));
+}
+
+TEST(Failures, RdmaWithoutADeviceSaysHowToGoOn) {
+    // A machine with such a device serves instead, and ends with its input.
+    TroupeProcess server({"serve", "--transport", "rdma", "--size", "1MiB", "--json", "--until-eof"});
+    server.child().closeInput();
+    const auto outcome = finish(server);
+    if (outcome.code == 0) GTEST_SKIP() << "this machine has an RDMA device";
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_EQ(outcome.json()["error"]["code"], "TransportMissing") << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("leave --transport out"));
+}
+
+TEST(Failures, APortOfSomebodyElseIsAskedForATroupeEngine) {
+    // A server that closes what it is sent, as many do that read something else than their protocol.
+    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::listen(listener.get(), 4), 0);
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+    std::atomic<bool> stop{false};
+    std::thread server([&] {
+        while (!stop) {
+            pollfd entry{listener.get(), POLLIN, 0};
+            if (::poll(&entry, 1, 50) > 0) UniqueFd(::accept(listener.get(), nullptr, nullptr)).reset();
+        }
+    });
+    const auto outcome = runTroupe({"verify", "127.0.0.1:" + std::to_string(ntohs(address.sin_port))});
+    stop = true;
+    server.join();
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("is it a Troupe engine that listens there?"));
+}
+
+TEST(Benchmark, ASettingLeavesTheNamesOfTheRowsAlone) {
+    const auto run = [](std::vector<std::string> arguments) {
+        arguments.insert(arguments.begin(), TROUPE_BENCH);
+        auto child = ChildProcess::start(arguments);
+        EXPECT_TRUE(child);
+        const auto out = child->readAll(kPatience);
+        return std::make_pair(*child->wait(kPatience), out ? *out : "");
+    };
+    const auto [code, rows] = run({"--list", "--set", "tcp.lanes=2", "engine.latency", "--set", "spin=0"});
+    EXPECT_EQ(code, 0);
+    EXPECT_THAT(rows, testing::StartsWith("engine.latency"));
+    EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 1) << rows;
+    EXPECT_EQ(run({"--list", "--set", "tcp.lane=2"}).first, 2);
+    EXPECT_EQ(run({"--frobnicate"}).first, 2);
+    EXPECT_EQ(run({"no.such.row"}).first, 2);
 }
 
 }  // namespace

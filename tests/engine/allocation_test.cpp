@@ -1,9 +1,11 @@
 // Memory of the engine's own, and what it says about the ways that bytes took.
 
 #include <gmock/gmock.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <sys/wait.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "tests/support/engine_pair.h"
 
@@ -87,6 +89,29 @@ TEST(Allocation, IsNotInAChildMadeByFork) {
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(Explain, TheLogSaysOnceWhichWayASegmentGoesAndWhyNotABetterOne) {
+    std::ostringstream text;
+    EngineSetup setup;
+    setup.options.log = std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+    setup.options.log->set_level(spdlog::level::info);
+    const auto a = startEngine(setup);
+    const auto b = startEngine();
+    const auto waysIn = [](const std::string& log) {
+        std::size_t count = 0;
+        for (auto at = log.find("goes by"); at != std::string::npos; at = log.find("goes by", at + 1)) ++count;
+        return count;
+    };
+    for (int i = 0; i < 3; ++i) {
+        const auto segment = a->openSegment(b->localSegmentName());
+        ASSERT_TRUE(segment);
+        ASSERT_TRUE(a->syncSegmentCache());
+    }
+    EXPECT_TRUE(a->freeEngine());
+    EXPECT_THAT(text.str(),
+                testing::HasSubstr("[info] segment " + b->localSegmentName() + " goes by tcp by tcp0; not host: "));
+    EXPECT_EQ(waysIn(text.str()), 1u) << text.str();
 }
 
 TEST(Explain, NamesTheTransportOfASegmentAndTheNicsOfATask) {

@@ -1,5 +1,6 @@
 // Connections that are no peers: they harm nobody, and are closed in bounded time.
 
+#include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -146,7 +147,9 @@ TEST(HostileServer, OfGarbageIsAnErrorForTheOneWhoOpensIt) {
     EngineSetup setup;
     setup.config.open_timeout = std::chrono::seconds(10);
     const auto engine = startEngine(setup);
-    expectCode(engine->openSegment("127.0.0.1:" + std::to_string(port)), Code::ProtocolError);
+    const auto opened = engine->openSegment("127.0.0.1:" + std::to_string(port));
+    expectCode(opened, Code::ProtocolError);
+    EXPECT_THAT(opened.status().message(), testing::HasSubstr("is it a Troupe engine"));
     stop = true;
     server.join();
 }
@@ -156,12 +159,15 @@ TEST(HostileServer, ThatIsSilentIsATimeout) {
     const auto any = SocketAddress::fromNumeric("127.0.0.1", 0);
     ASSERT_EQ(::bind(listener.get(), any->get(), any->length), 0);
     ASSERT_EQ(::listen(listener.get(), 16), 0);
+    const std::string name = "127.0.0.1:" + std::to_string(SocketAddress::local(listener.get())->port());
     EngineSetup setup;
     setup.config.open_timeout = std::chrono::milliseconds(300);
-    setup.config.handshake_timeout = std::chrono::milliseconds(200);
-    const auto engine = startEngine(setup);
-    const auto port = SocketAddress::local(listener.get())->port();
-    expectCode(engine->openSegment("127.0.0.1:" + std::to_string(port)), Code::Timeout);
+    setup.config.handshake_timeout = kPatience;
+    expectCode(startEngine(setup)->openSegment(name), Code::Timeout);
+    std::swap(setup.config.open_timeout, setup.config.handshake_timeout);
+    const auto opened = startEngine(setup)->openSegment(name);
+    expectCode(opened, Code::Timeout);
+    EXPECT_THAT(opened.status().message(), testing::HasSubstr("is it a Troupe engine"));
 }
 
 }  // namespace

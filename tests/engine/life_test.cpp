@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <cstdio>
 #include <fstream>
 #include <future>
 #include <thread>
@@ -336,6 +337,38 @@ std::size_t residentBytes() {
     std::size_t resident = 0;
     file >> total >> resident;
     return resident * static_cast<std::size_t>(::getpagesize());
+}
+
+/// What a program that this process starts finds open: its descriptors' numbers.
+std::string descriptorsOfAProgram() {
+    // No shell's descriptors in between, and the listed directory's own has always the same number.
+    std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen("exec ls /proc/self/fd", "r"), &::pclose);
+    EXPECT_NE(pipe, nullptr);
+    std::string text;
+    char line[64];
+    while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr) text += line;
+    return text;
+}
+
+TEST(Guest, AProgramStartedBesideAnEngineGetsNoneOfItsDescriptors) {
+    const std::string before = descriptorsOfAProgram();
+    ASSERT_NE(before, "");
+    const std::size_t own = entriesOf("/proc/self/fd");
+    EngineSetup setup;
+    for (const bool host : {false, true}) {
+        setup.config.host_peers = host;
+        EnginePair pair(setup);
+        // Over each kind of connection there is, and with a file of the engine's own that the peer has mapped.
+        const auto memory = pair.b->allocateLocalMemory(1u << 16);
+        ASSERT_TRUE(memory);
+        auto request = pair.request(Opcode::Write, 0, 0, 1u << 16);
+        expectCompleted(runBatch(*pair.a, {request}), 1u << 16);
+        request.target_offset = reinterpret_cast<std::uint64_t>(*memory);
+        expectCompleted(runBatch(*pair.a, {request}), 1u << 16);
+        EXPECT_EQ(pair.a->explainSegment(pair.segment)->transport, host ? "host" : "tcp");
+        EXPECT_GT(entriesOf("/proc/self/fd"), own + 10) << "or there is nothing to inherit";
+        EXPECT_EQ(descriptorsOfAProgram(), before);
+    }
 }
 
 TEST(Guest, AThousandEnginesLeakNeitherDescriptorNorThreadNorMemory) {

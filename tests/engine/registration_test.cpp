@@ -1,9 +1,11 @@
 // What registering and unregistering memory accepts and refuses.
 
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 
 #include <thread>
 
+#include "base/byte_range.h"
 #include "tests/support/engine_pair.h"
 
 namespace troupe::test {
@@ -29,6 +31,56 @@ TEST_F(Registration, NullIsInvalid) { expectCode(engine_->registerLocalMemory(nu
 TEST_F(Registration, ARangeThatWrapsIsInvalid) {
     expectCode(engine_->registerLocalMemory(memory_.data(), SIZE_MAX), Code::InvalidArgument);
     expectCode(engine_->registerLocalMemory(memory_.data(), SIZE_MAX - memory_.address() + 1), Code::InvalidArgument);
+}
+
+TEST_F(Registration, MemoryThatIsNotMappedIsRefusedWithTheFirstMissingAddress) {
+    Buffer gone(4 * kPage);
+    std::byte* const begin = gone.data();
+    const auto expectHole = [&](std::byte* addr, std::size_t length, const std::byte* hole) {
+        for (const Status& refused : {engine_->registerLocalMemory(addr, length),
+                                      engine_->registerLocalMemoryBatch({{memory_.data(), kPage}, {addr, length}})}) {
+            expectCode(refused, Code::InvalidArgument);
+            EXPECT_THAT(refused.message(),
+                        HasSubstr("no memory at " + hexAddress(reinterpret_cast<std::uint64_t>(hole)) + ";"));
+        }
+    };
+    // A hole in the middle, which no look at the first and the last page would find.
+    ASSERT_EQ(::munmap(begin + 2 * kPage, kPage), 0);
+    expectHole(begin, 4 * kPage, begin + 2 * kPage);
+    expectHole(begin + kPage + 7, kPage, begin + 2 * kPage);
+    expectHole(begin + 2 * kPage + 5, 1, begin + 2 * kPage + 5);
+    EXPECT_TRUE(engine_->registerLocalMemory(begin + 3 * kPage, kPage)) << "behind it";
+    EXPECT_TRUE(engine_->registerLocalMemory(begin + 7, 2 * kPage - 7)) << "up to its first byte";
+    // The kernel's half of the address space, and all of ours from here on.
+    expectHole(reinterpret_cast<std::byte*>(~std::uint64_t{0} << 47), kPage,
+               reinterpret_cast<std::byte*>(~std::uint64_t{0} << 47));
+    expectCode(engine_->registerLocalMemory(begin, std::size_t{1} << 46), Code::InvalidArgument);
+    // All of one mapping is looked at by one step, however large: nothing of it comes into being.
+    constexpr std::size_t kHuge = std::size_t{1} << 40;
+    void* const reserved =
+        ::mmap(nullptr, kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ASSERT_NE(reserved, MAP_FAILED);
+    EXPECT_TRUE(engine_->registerLocalMemory(reserved, kHuge));
+    EXPECT_TRUE(engine_->unregisterLocalMemory(reserved));
+    ::munmap(reserved, kHuge);
+    EXPECT_EQ((*engine_->getSegmentDescByID(kLocalSegmentID))->buffers.size(), 2u);
+    // Before the pages that are gone belong to somebody else.
+    EXPECT_TRUE(engine_->unregisterLocalMemoryBatch({begin + 3 * kPage, begin + 7}));
+}
+
+TEST_F(Registration, ALocationThatNobodyKnowsIsRefusedByItsName) {
+    for (const char* bad : {"", "cpu", "cpu:", "cpu:x", "cpu:-1", "cpu:0 ", "CPU:0", "cuda", "cuda:", "cuda:1x",
+                            "gpu:0", "numa0", "**", "cpu:12345"}) {
+        for (const Status& refused :
+             {engine_->registerLocalMemory(at(0), kPage, bad), engine_->registerLocalMemoryBatch({{at(0), kPage}}, bad),
+              engine_->allocateLocalMemory(kPage, bad).status()}) {
+            expectCode(refused, Code::InvalidArgument);
+            EXPECT_THAT(refused.message(), HasSubstr("location '" + std::string(bad) + "'"));
+        }
+    }
+    EXPECT_TRUE(engine_->registerLocalMemory(at(0), kPage, "*"));
+    EXPECT_TRUE(engine_->registerLocalMemory(at(1), kPage, "cpu:0"));
+    EXPECT_TRUE(engine_->registerLocalMemory(at(2), kPage, "cpu:1023"));
 }
 
 TEST_F(Registration, OverlapWithARegisteredRangeIsRefused) {

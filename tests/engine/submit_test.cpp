@@ -75,7 +75,13 @@ TEST_F(Submit, MissingTransportIsNamed) {
     ASSERT_TRUE(segment) << segment.status().toString();
     BatchHolder batch(*engine, 1);
     const auto request = makeRequest(Opcode::Write, *segment, pair_.local.data(), pair_.remote.address(), 16);
-    expectCode(batch.submit({request}), Code::TransportMissing);
+    const Status missing = batch.submit({request});
+    expectCode(missing, Code::TransportMissing);
+    EXPECT_THAT(missing.message(), HasSubstr("request 0: "));
+    EXPECT_THAT(missing.message(), HasSubstr("segment '" + pair_.b->localSegmentName() + "'"));
+    EXPECT_THAT(missing.message(), HasSubstr("not host: "));
+    EXPECT_THAT(missing.message(), HasSubstr("host.peers is off here"));
+    EXPECT_THAT(missing.message(), HasSubstr("its owner offers tcp, which is not installed here"));
     // Installed later, it serves segments that are open already.
     ASSERT_TRUE(engine->installTransport("tcp"));
     ASSERT_TRUE(batch.submit({request}));
@@ -239,18 +245,27 @@ TEST(Batches, WaitGivesPendingWhenTheTimePassesFirst) {
     expectCompleted(*pair.a->waitTransfer(batch.id(), std::chrono::microseconds::max()), pair.local.size());
 }
 
-TEST(Batches, ADeadlineInThePastIsATimeout) {
-    EnginePair pair({}, 64u << 20);
-    auto late = pair.request(Opcode::Write, 0, 0, pair.local.size());
-    late.deadline = Clock::now() - std::chrono::seconds(1);
-    const auto status = runBatch(*pair.a, {late});
-    // It may have been faster than the clock's grain; then it is done and says so.
-    if (status.s != TransferStatusEnum::COMPLETED) {
-        EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT);
-        EXPECT_EQ(status.error.code(), Code::Timeout);
-        EXPECT_TRUE(status.quiesced);
+TEST(Batches, ADeadlineInThePastIsATimeoutByEveryTransportAndMovesNoByte) {
+    EnginePair pair;
+    Buffer near(4096);
+    ASSERT_TRUE(pair.a->registerLocalMemory(near.data(), near.size()));
+    pair.local.fill(std::byte{1});
+    for (const bool same_process : {true, false}) {
+        const Buffer& there = same_process ? near : pair.remote;
+        auto late = makeRequest(Opcode::Write, same_process ? kLocalSegmentID : pair.segment, pair.local.data(),
+                                there.address(), 4096);
+        for (const auto ago : {std::chrono::nanoseconds(1), std::chrono::nanoseconds(1'000'000'000)}) {
+            late.deadline = Clock::now() - ago;
+            const auto status = runBatch(*pair.a, {late});
+            EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT) << toString(status.s);
+            EXPECT_EQ(status.error.code(), Code::Timeout);
+            EXPECT_EQ(status.transferred_bytes, 0u);
+            EXPECT_TRUE(status.quiesced);
+        }
+        EXPECT_TRUE(there.holdsOnly(std::byte{0}, 0, 4096));
+        late.deadline = Clock::now() + kPatience;
+        expectCompleted(runBatch(*pair.a, {late}), 4096);
     }
-    expectCompleted(pair.write(0, 0, 4096), 4096);
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+#include "engine/listen_address.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <vector>
+
+#include "base/endpoint.h"
+#include "topology/addresses.h"
+#include "topology/topology.h"
+
+namespace troupe {
+
+namespace {
+
+std::string ownHostName() {
+    char name[HOST_NAME_MAX + 1] = "";
+    return ::gethostname(name, sizeof name) == 0 ? std::string(name) : std::string();
+}
+
+}  // namespace
+
+Result<std::string> chooseListenAddress(const std::string& ip_or_host, const std::string& server_name,
+                                        bool named_by_address) {
+    std::vector<NetworkInterface> interfaces = discoverTopology().interfaces;
+    if (const Status listed = addInterfaceAddresses(interfaces); !listed) return listed;
+    if (!ip_or_host.empty()) {
+        if (ip_or_host == "localhost") return std::string("127.0.0.1");
+        return pickAdvertisedAddress(interfaces, ip_or_host);
+    }
+    const auto named = Endpoint::parse(server_name);
+    if (server_name.empty() || (named && named->host == "localhost")) return std::string("127.0.0.1");
+    if (named && isLocalAddress(interfaces, named->host)) return named->host;
+    // A name that says nothing about this machine must not put its memory on the network unasked.
+    if (named_by_address && !(named && named->host == ownHostName()))
+        return {Code::InvalidArgument,
+                "'" + server_name + "' is no address and not the name of this machine, and with p2p " +
+                    "a segment is named by its address; give ip_or_host (--host), or an empty name"};
+    return pickAdvertisedAddress(interfaces, "");
+}
+
+}  // namespace troupe

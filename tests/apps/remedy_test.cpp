@@ -1,0 +1,61 @@
+#include "apps/support/remedy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace troupe::apps {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// The messages are those that the commands print.
+TEST(Remedy, OfAnErrorOfTheStoreIsAboutTheStore) {
+    const struct {
+        Code code;
+        const char* message;
+        const char* remedy;
+    } cases[] = {
+        {Code::ConnectionRefused, "cannot start the engine: redis 127.0.0.1:1: connect: Connection refused (errno 111)",
+         "redis-cli"},
+        {Code::Timeout, "redis://10.0.0.9:6379: not connected yet", "is Redis up"},
+        {Code::ConnectionLost, "redis 127.0.0.1:6379: the server closed the connection", "is Redis up"},
+        {Code::NotFound, "redis nosuchhost:6379: the name 'nosuchhost' does not resolve", "address in --metadata"},
+        {Code::NotFound, "cannot open segment 'x': no segment 'x' in redis://h:6379 (key 'mooncake/ram/x')",
+         "troupe segments"},
+        {Code::AccessDenied,
+         "redis 127.0.0.1:6379: the server asks for a password; give it in the URI or as redis.password ('NOAUTH ...')",
+         "user and password"},
+        {Code::PeerDown, "redis 127.0.0.1:6379: this server is a read-only replica; ... ('READONLY ...')",
+         "docs/redis.md"},
+        {Code::ResourceExhausted, "redis 127.0.0.1:6379: the server cannot save to its disk ... ('MISCONF ...')",
+         "log and the memory"},
+        {Code::Unsupported, "redis 127.0.0.1:6379: this is a node of a Redis Cluster", "no cluster"},
+        {Code::NotFound, "sentinel 10.0.0.1:26379: it knows no master 'm'", "address in --metadata"},
+    };
+    for (const auto& one : cases) {
+        const std::string remedy = remedyFor(Status(one.code, one.message));
+        EXPECT_THAT(remedy, HasSubstr(one.remedy)) << one.message;
+        EXPECT_THAT(remedy, Not(HasSubstr("troupe serve"))) << one.message;
+        EXPECT_THAT(remedy, Not(HasSubstr("peer"))) << one.message;
+    }
+}
+
+TEST(Remedy, OfAnErrorOfAPeerIsAboutThePeer) {
+    EXPECT_THAT(remedyFor(Status(Code::ConnectionRefused, "cannot open segment 'redis1:4': peer 10.0.0.1:4: connect")),
+                HasSubstr("troupe serve"));
+    EXPECT_THAT(remedyFor(Status(Code::Timeout, "peer 10.0.0.1:4")), HasSubstr("peer alive"));
+    EXPECT_THAT(remedyFor(Status(Code::TransportMissing, "no installed transport")), HasSubstr("--transport"));
+    EXPECT_THAT(remedyFor(Status(Code::AccessDenied, "is not remotely accessible")), HasSubstr("owner"));
+    EXPECT_THAT(remedyFor(Status(Code::ProtocolError, "control frame")), HasSubstr("troupe serve"));
+}
+
+TEST(Remedy, IsLeftOutWhereTheMessageSaysItAll) {
+    EXPECT_EQ(
+        remedyFor(Status(Code::AccessDenied, "control port: bind 127.0.0.1:80: ...; ports below 1024 are for root")),
+        "");
+    EXPECT_EQ(remedyFor(Status(Code::InvalidArgument, "--size 1 B is too little")), "");
+}
+
+}  // namespace
+}  // namespace troupe::apps

@@ -1,0 +1,56 @@
+#include "apps/support/usage.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace troupe::apps {
+namespace {
+
+class Usage : public testing::Test {
+  protected:
+    Usage() {
+        auto* bench = app_.add_subcommand("bench");
+        bench->add_option("target", target_);
+        bench->add_option("--block_size,--block-size", size_);
+        bench->add_flag("--json", json_);
+        auto* serve = app_.add_subcommand("serve");
+        serve->add_option("--set", size_);
+        serve->add_option("--size", size_);
+    }
+    std::string of(const std::vector<std::string>& arguments) { return unknownOption(app_, arguments); }
+
+    CLI::App app_{"", "troupe"};
+    std::string target_, size_;
+    bool json_ = false;
+};
+
+TEST_F(Usage, AMistypedOptionIsNamedWithTheNearestOfItsCommand) {
+    EXPECT_EQ(of({"bench", "a:1", "--blok_size", "4"}),
+              "troupe bench: unknown option '--blok_size'; did you mean '--block_size'?");
+    EXPECT_EQ(of({"bench", "--block-sice=4", "a:1"}),
+              "troupe bench: unknown option '--block-sice'; did you mean '--block-size'?");
+    EXPECT_EQ(of({"serve", "--siz", "4"}), "troupe serve: unknown option '--siz'; did you mean '--size'?");
+    // Two letters in the wrong order are one mistake, nearer than two replaced ones.
+    EXPECT_EQ(of({"serve", "--siez", "4"}), "troupe serve: unknown option '--siez'; did you mean '--size'?");
+    EXPECT_EQ(of({"serve", "--carrier-pigeon"}), "troupe serve: unknown option '--carrier-pigeon'");
+}
+
+TEST_F(Usage, AnOptionBeforeItsCommandIsToldWhereItBelongs) {
+    EXPECT_EQ(of({"--json", "bench", "a:1"}),
+              "troupe: unknown option '--json'; options stand behind the command: troupe bench --json");
+    EXPECT_EQ(of({"--frobnicate"}), "troupe: unknown option '--frobnicate'");
+    EXPECT_EQ(of({"--hepl"}), "troupe: unknown option '--hepl'; did you mean '--help'?");
+}
+
+TEST_F(Usage, WhatIsRightIsNotNamed) {
+    EXPECT_EQ(of({}), "");
+    EXPECT_EQ(of({"bench", "a:1", "--block_size", "x", "--json"}), "");
+    EXPECT_EQ(of({"bench", "--help"}), "");
+    EXPECT_EQ(of({"frobnicate", "--frobnicate"}), "") << "an unknown command is another matter";
+    EXPECT_EQ(of({"bench", "--", "--target"}), "") << "what follows -- is no option";
+}
+
+TEST_F(Usage, ALongNameIsCut) { EXPECT_LT(of({"bench", "--" + std::string(100'000, 'x')}).size(), 200u); }
+
+}  // namespace
+}  // namespace troupe::apps
