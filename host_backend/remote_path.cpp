@@ -165,7 +165,11 @@ void RemotePath::broken(const Status& cause, std::vector<Failure>& failures, boo
 /// The peer is there, but not to be reached in this way (any more). Only another transport helps, and the first failure
 /// has the directory look for one; what comes here until it is found is held for a moment and given back at no cost.
 void RemotePath::impossible(const Status& cause, std::vector<Failure>& failures) {
+    const std::size_t before = failures.size();
     broken(Status(Code::ConnectionLost, cause.message()), failures);
+    // One says it. The others cost no retry: a task has few, and may have many requests here.
+    for (std::size_t i = before + 1; i < failures.size(); ++i)
+        failures[i].cause = Status(Code::PathReset, failures[i].cause.message());
     const TimePoint now = Clock::now();
     shunned_ = cause;
     state_ = State::Shunned;

@@ -74,6 +74,10 @@ bool isReadOnlyError(const RedisReply& reply) {
            (begins(reply.text, "READONLY") || reply.text.find("-READONLY") != std::string::npos);
 }
 
+bool isOnlyAboutWrites(const RedisReply& reply) {
+    return reply.type == RedisReply::Type::Error && begins(reply.text, "MISCONF");
+}
+
 bool wantsNoPassword(const RedisReply& reply) {
     // Redis 6 and later; before.
     return reply.type == RedisReply::Type::Error &&

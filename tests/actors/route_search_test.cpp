@@ -70,7 +70,7 @@ TEST_F(Routes, AnAnswerThatMayPassLeavesThePeerToBeLookedAtAgain) {
     for (const Code code : {Code::Timeout, Code::ConnectionLost, Code::CapacityExceeded, Code::ResourceExhausted}) {
         const Route route = after(Status(code, "not now"));
         EXPECT_EQ(route.explanation.transport, "other");
-        EXPECT_TRUE(route.unsettled) << toString(code);
+        EXPECT_TRUE(route.unsettled) << codeName(code);
         EXPECT_EQ(route.tried, "best: not now");
     }
 }
@@ -80,7 +80,7 @@ TEST_F(Routes, ARefusalIsFinal) {
                             Code::ConnectionRefused}) {
         const Route route = after(Status(code, "no"));
         EXPECT_EQ(route.explanation.transport, "other");
-        EXPECT_FALSE(route.unsettled) << toString(code);
+        EXPECT_FALSE(route.unsettled) << codeName(code);
     }
 }
 

@@ -399,11 +399,12 @@ TEST(HostRoute, APeerThatStoodStillDuringItsProbeIsReachedByHostOnceItGoesOn) {
     const auto segment = engine->openSegment(peer.segment());
     ASSERT_TRUE(segment);
     RouteExplanation route;
-    const auto goesBy = [&](const std::string& transport) {
+    const auto goesBy = [&](const std::string& transport, const std::string& because = "") {
         for (const auto limit = Clock::now() + kPatience; Clock::now() < limit;) {
             const auto explained = engine->explainSegment(*segment);
             if (explained) route = *explained;
-            if (explained && route.transport == transport) return true;
+            if (explained && route.transport == transport && route.toString().find(because) != std::string::npos)
+                return true;
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
         return false;
@@ -414,7 +415,7 @@ TEST(HostRoute, APeerThatStoodStillDuringItsProbeIsReachedByHostOnceItGoesOn) {
         // A transport that is new has every peer looked for anew.
         ASSERT_TRUE(engine->uninstallTransport("host"));
         ASSERT_TRUE(engine->installTransport("host"));
-        ASSERT_TRUE(goesBy("tcp")) << route.toString();
+        ASSERT_TRUE(goesBy("tcp", "did not answer on its host socket")) << route.toString();
         peer.proceed();
         memory.fill(std::byte{3});
         expectCompleted(
