@@ -2,7 +2,24 @@
 
 #include <utility>
 
+#include "transports/probe_remark.h"
+
 namespace troupe {
+
+namespace {
+
+/// What a probe answers when it could not find out: the peer stood still, or had no room, or this process had none.
+bool isPassing(const Status& answer) {
+    switch (answer.code()) {
+        case Code::Timeout:
+        case Code::ConnectionLost:
+        case Code::CapacityExceeded:
+        case Code::ResourceExhausted: return true;
+        default: return false;
+    }
+}
+
+}  // namespace
 
 bool sameReach(const SegmentDesc& a, const SegmentDesc& b) {
     return a.incarnation == b.incarnation && a.boot_id == b.boot_id && a.host_socket == b.host_socket &&
@@ -46,9 +63,15 @@ bool RouteSearch::take(const Status& answer, bool at_once) {
         route_.probed = !at_once;
         route_.explanation.transport = name;
         route_.explanation.nics = installed.nics;
+        const auto* const remarking = dynamic_cast<const ProbeRemark*>(probe_.get());
+        const Status remark = remarking != nullptr && !at_once ? remarking->remark() : Status::ok();
+        if (!remark) route_.explanation.refused.push_back({name + " in part", remark});
         return true;
     }
-    if (installed.transport->reaches(*peer_)) route_.tried = name + ": " + answer.message();
+    if (installed.transport->reaches(*peer_)) {
+        route_.tried = name + ": " + answer.message();
+        route_.unsettled = route_.unsettled || isPassing(answer);
+    }
     route_.explanation.refused.push_back({name, answer});
     return false;
 }

@@ -20,7 +20,9 @@ struct Route {
     std::vector<std::uint32_t> workers;  ///< Empty: no transport reaches it.
     RouteExplanation explanation;
     bool probed = false;  ///< The transport had to try; it may be otherwise at another time.
-    std::string tried;    ///< What was tried in vain and why: worth a word in the log. Empty: nothing.
+    /// One that would be preferred gave no answer, which says nothing about a minute later: worth another look.
+    bool unsettled = false;
+    std::string tried;  ///< What was tried in vain and why: worth a word in the log. Empty: nothing.
 };
 
 /// True when what transports look at is the same in both: a route to the one is a route to the other.

@@ -20,6 +20,10 @@ constexpr std::uint32_t kFirstRemoteIndex = 2;
 // Between two looks at the descriptor of a peer that no transport reaches; doubled each time.
 constexpr std::chrono::milliseconds kFirstLook{20};
 constexpr std::chrono::milliseconds kLastLook{1000};
+// The same for a peer that is reached, but not by the best transport, whose probe got no answer. A look costs a
+// connection, and nothing waits for it.
+constexpr std::chrono::milliseconds kFirstRetry{200};
+constexpr std::chrono::milliseconds kLastRetry{10'000};
 
 // Transports of a peer that an error names.
 constexpr std::size_t kMaxOffersNamed = 4;
@@ -318,7 +322,7 @@ void SegmentDirectory::described(const PeerDescribed& event) {
         if (entry == nullptr) return;
     }
     if (came_up) announce(*entry, PeerState::Up, Status::ok());
-    if (!entry->routing.search) nowOpen(*entry);
+    if (entry->routing.isSettled()) nowOpen(*entry);
 }
 
 /// The peer is described, and how it is reached is known.
@@ -407,27 +411,39 @@ void SegmentDirectory::findRoute(Entry& entry) {
     Routing& routing = entry.routing;
     const auto& desc = entry.peer->desc;
     if (routing.searched && sameReach(*routing.searched, *desc)) {
-        if (!routing.search && routing.route) useRoute(entry.id, entry.peer, *routing.route);
+        if (routing.isSettled()) useRoute(entry.id, entry.peer, *routing.route);
         return;
     }
+    search(entry, false);
+}
+
+/// `again`: what is in use stays in use until a better way is found.
+void SegmentDirectory::search(Entry& entry, bool again) {
+    Routing& routing = entry.routing;
+    const auto& desc = entry.peer->desc;
     routing.searched = desc;
+    routing.looking_again = again;
+    loop().cancelTimer(std::exchange(routing.look_again, 0));
     // It is this process under another name; callers get the id of the local segment.
     if (desc->incarnation == local_.incarnation) {
         routing.search.reset();
         routing.route.emplace();
         return;
     }
-    auto search = std::make_unique<RouteSearch>(loop(), transports_, desc, [this, index = entry.index](Route route) {
+    auto next = std::make_unique<RouteSearch>(loop(), transports_, desc, [this, index = entry.index](Route route) {
         if (Entry* self = find(index)) routeFound(*self, std::move(route));
     });
-    RouteSearch& started = *search;
-    routing.search = std::move(search);
+    RouteSearch& started = *next;
+    routing.search = std::move(next);
     started.start();
 }
 
 void SegmentDirectory::routeFound(Entry& entry, Route route) {
     Routing& routing = entry.routing;
     routing.search.reset();
+    const bool again = std::exchange(routing.looking_again, false);
+    const bool same = again && routing.route->workers == route.workers;
+    if (!again) routing.pause = {};
     // Once for each way that is found: a search that repeats itself says nothing new.
     std::string way = route.explanation.toString();
     if (way != routing.told) {
@@ -437,22 +453,28 @@ void SegmentDirectory::routeFound(Entry& entry, Route route) {
         routing.told = std::move(way);
     }
     routing.route = std::move(route);
-    useRoute(entry.id, entry.peer, *routing.route);
-    loop().cancelTimer(std::exchange(routing.look_again, 0));
-    routing.pause = kFirstLook;
-    if (routing.route->workers.empty()) lookAgain(entry);
+    if (!same) useRoute(entry.id, entry.peer, *routing.route);
+    if (routing.route->workers.empty() || routing.route->unsettled) lookAgain(entry);
     if (entry.state == PeerState::Up) nowOpen(entry);
 }
 
-/// A peer that no transport reaches may only be about to install one, and says so in its descriptor alone.
+/// A peer that no transport reaches may only be about to install one, and says so in its descriptor alone. One whose
+/// probe got no answer, because it stood still for a moment, says nothing at all.
 void SegmentDirectory::lookAgain(Entry& entry) {
     Routing& routing = entry.routing;
+    const bool reached = !routing.route->workers.empty();
+    const Duration first = reached ? kFirstRetry : kFirstLook;
+    const Duration last = reached ? kLastRetry : kLastLook;
+    routing.pause = routing.pause == Duration::zero() ? first : std::min<Duration>(2 * routing.pause, last);
     routing.look_again = loop().runAt(loop().now() + routing.pause, [this, index = entry.index] {
         Entry* self = find(index);
         if (self == nullptr) return;
         self->routing.look_again = 0;
-        self->routing.pause = std::min<Duration>(2 * self->routing.pause, kLastLook);
-        if (self->monitor && self->state == PeerState::Up) send(self->monitor, FetchDescriptor{});
+        if (self->monitor && self->state == PeerState::Up) {
+            if (self->routing.route->workers.empty()) send(self->monitor, FetchDescriptor{});
+            // It looks again itself if it must.
+            if (self->routing.route->unsettled) return search(*self, true);
+        }
         lookAgain(*self);
     });
 }

@@ -59,8 +59,12 @@ class SegmentDirectory final : public HostedActor {
         std::shared_ptr<const SegmentDesc> searched;  ///< What the search, or the route, is about.
         std::optional<Route> route;                   ///< In use.
         std::string told;                             ///< What the log has about it.
-        Reactor::TimerId look_again = 0;              ///< While no transport reaches it.
-        Duration pause{};
+        bool looking_again = false;                   ///< The search is about what `route` is about already.
+        Reactor::TimerId look_again = 0;  ///< While no transport reaches it, or a better one gave no answer.
+        Duration pause{};                 ///< Before the last look; 0: there was none.
+
+        /// What is in use is about the peer as it was described last.
+        bool isSettled() const { return route && (!search || looking_again); }
     };
     struct Entry {
         std::string name;
@@ -116,6 +120,7 @@ class SegmentDirectory final : public HostedActor {
     bool isInstalled(std::uint32_t worker) const;
     std::vector<std::uint32_t> remoteIndices() const;
     void findRoute(Entry& entry);
+    void search(Entry& entry, bool again);
     void routeFound(Entry& entry, Route route);
     void useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route);
     std::string whyUnreached(const Peer& peer, const RouteExplanation& explanation) const;

@@ -4,6 +4,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -29,7 +30,9 @@ bool parsePort(std::string_view digits, std::uint16_t& port) {
 /// What a refused or failed connect means to the caller.
 Code connectCode(int error) {
     switch (error) {
-        case ECONNREFUSED: return Code::ConnectionRefused;
+        case ECONNREFUSED:
+        case ENOENT: return Code::ConnectionRefused;  // A unix socket that is not there.
+        case EACCES: return Code::AccessDenied;
         case ETIMEDOUT: return Code::Timeout;
         case EMFILE:
         case ENFILE:
@@ -128,7 +131,10 @@ std::string SocketAddress::host() const {
     return text;
 }
 
-std::string SocketAddress::toString() const { return Endpoint{host(), port()}.toString(); }
+std::string SocketAddress::toString() const {
+    if (family() == AF_UNIX) return std::string("unix:") + reinterpret_cast<const sockaddr_un*>(&storage)->sun_path;
+    return Endpoint{host(), port()}.toString();
+}
 
 Result<UniqueFd> listenOn(const SocketAddress& address, int backlog) {
     UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

@@ -2,11 +2,8 @@
 
 #include <fmt/format.h>
 #include <hiredis/hiredis.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -18,7 +15,7 @@
 #include <caf/atom.hpp>
 
 #include "actors/loop.h"
-#include "bench/child_process.h"
+#include "bench/redis_server.h"
 #include "bench/row.h"
 #include "bench/stats.h"
 #include "engine/store_factory.h"
@@ -57,46 +54,6 @@ SegmentDesc makeSegment(const std::string& name, const Incarnation& incarnation,
     }
     return desc;
 }
-
-/// A redis-server without persistence on a free loopback port; ends with this.
-class RedisServer {
-  public:
-    static Result<std::unique_ptr<RedisServer>> start() {
-        std::unique_ptr<RedisServer> server(new RedisServer());
-        std::string directory = (std::filesystem::temp_directory_path() / "troupe_bench_XXXXXX").string();
-        if (::mkdtemp(directory.data()) == nullptr) return {Code::ResourceExhausted, "no temporary directory"};
-        server->directory_ = directory;
-        // The package redis-tools has the server under this name; the link gives it its own.
-        const std::string program = directory + "/redis-server";
-        std::error_code ignored;
-        std::filesystem::create_symlink("/usr/bin/redis-check-rdb", program, ignored);
-        server->port_ = freeLoopbackPort();
-        ChildProcess::Options options;
-        options.argv = {program,     "--port",          std::to_string(server->port_),
-                        "--bind",    "127.0.0.1",       "--save",
-                        "",          "--dir",           directory,
-                        "--logfile", directory + "/log"};
-        auto child = ChildProcess::start(options);
-        if (!child) return child.status();
-        server->child_ = std::move(*child);
-        if (!waitForListener(server->port_, kTimeout))
-            return {Code::NotFound, "redis-server does not start; is the package redis-tools installed?"};
-        return server;
-    }
-    ~RedisServer() {
-        child_ = ChildProcess();
-        std::error_code ignored;
-        if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
-    }
-    int port() const { return port_; }
-    std::string uri() const { return fmt::format("redis://127.0.0.1:{}", port_); }
-
-  private:
-    RedisServer() = default;
-    std::string directory_;
-    int port_ = 0;
-    ChildProcess child_;
-};
 
 /// Two stores on a loop as the engine has it, used from this thread.
 class StoreRig {
@@ -335,6 +292,7 @@ std::vector<Row> redisRows() {
                         {".resolve", "ms", "troupe", "resolve", "", "", {}},
                         {".inspect", "ms", "troupe", "inspect", "", "", {}}};
     rows.push_back(std::move(many));
+    for (Row& outage : redisOutageRows()) rows.push_back(std::move(outage));
     return rows;
 }
 

@@ -50,24 +50,34 @@ void streamingCopy(std::byte* to, const std::byte* from, std::size_t length) { s
 
 #endif
 
-bool Copier::touch(std::uintptr_t begin, std::uintptr_t end) {
-    bool warm = false;
-    std::size_t distance = 0;
-    for (std::size_t i = 0; i < kRecent && !warm && distance < kWarmBytes; ++i) {
-        // From the newest to the oldest.
-        const Range& range = recent_[(next_ + kRecent - 1 - i) % kRecent];
-        distance += range.end - range.begin;
-        warm = distance <= kWarmBytes && range.begin <= begin && end <= range.end;
+bool Copier::isWarm(const std::byte* to, std::size_t length) const {
+    if (length == 0 || length > kWarmBytes) return false;
+    const auto begin = reinterpret_cast<std::uintptr_t>(to);
+    const std::uintptr_t last = (begin + length - 1) / kLineBytes;
+    std::size_t warm = 0;
+    std::size_t all = 0;
+    for (std::uintptr_t number = begin / kLineBytes; number <= last; ++number, ++all) {
+        const Line& line = lines_[number % kLines];
+        if (line.number == number && written_ + length - line.at <= kWarmBytes) ++warm;
     }
-    recent_[next_] = {begin, end};
-    next_ = (next_ + 1) % kRecent;
-    return warm;
+    return 2 * warm > all;
+}
+
+void Copier::touch(const std::byte* to, std::size_t length) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(to);
+    const std::uintptr_t last = (begin + length - 1) / kLineBytes;
+    written_ += length;
+    // Of a very long copy only the end is of interest.
+    std::uintptr_t number = begin / kLineBytes;
+    if (last - number > kLines) number = last - kLines;
+    for (; number <= last; ++number) lines_[number % kLines] = {number, written_};
 }
 
 void Copier::copy(std::byte* to, const std::byte* from, std::size_t length) {
     if (length >= kStreamingBytes && canStream()) {
-        const auto begin = reinterpret_cast<std::uintptr_t>(to);
-        if (!touch(begin, begin + length)) return streamingCopy(to, from, length);
+        const bool warm = isWarm(to, length);
+        touch(to, length);
+        if (!warm) return streamingCopy(to, from, length);
     }
     std::memcpy(to, from, length);
 }

@@ -24,21 +24,28 @@ class Copier {
     /// The ranges must not overlap. When it returns, other cores see the bytes as after a plain copy.
     void copy(std::byte* to, const std::byte* from, std::size_t length);
 
+    /// True when most of these bytes were among the last that this copier wrote in long copies.
+    bool isWarm(const std::byte* to, std::size_t length) const;
+
   private:
-    struct Range {
-        std::uintptr_t begin = 0;
-        std::uintptr_t end = 0;
+    /// A stretch of kLineBytes of the address space, and when something in it was written last.
+    struct Line {
+        std::uintptr_t number = 0;
+        std::uint64_t at = 0;  ///< As written_ stood afterwards.
     };
 
-    /// True when `to` was written within the last kWarmBytes; remembers it in any case.
-    bool touch(std::uintptr_t begin, std::uintptr_t end);
+    void touch(const std::byte* to, std::size_t length);
 
     /// What likely stays in the caches, source and destination together: from 8 MiB on streaming is the faster one
     /// again.
     static constexpr std::size_t kWarmBytes = 4u << 20;
-    static constexpr std::size_t kRecent = kWarmBytes / kStreamingBytes;
-    std::array<Range, kRecent> recent_{};  ///< Ring of the last destinations; together at most kWarmBytes count.
-    std::size_t next_ = 0;
+    /// By the stretch and not by the copy: the same block is cut otherwise each time that it comes, as its cuts depend
+    /// on what else there is to do.
+    static constexpr std::size_t kLineBytes = kStreamingBytes;
+    /// Each stretch has one place, so that there are more of them than warm stretches keeps them apart.
+    static constexpr std::size_t kLines = 4 * kWarmBytes / kLineBytes;
+    std::array<Line, kLines> lines_{};
+    std::uint64_t written_ = 2 * kWarmBytes;  ///< Bytes; from where no stretch is warm.
 };
 
 /// The streaming copy itself, and whether this processor can do it. For Copier and for measurements.

@@ -26,9 +26,16 @@ constexpr int kFramesPerPass = 64;
 /// With more answers than this unsent, a connection is not read.
 constexpr std::size_t kMaxUnsent = 64;
 constexpr std::chrono::milliseconds kAcceptPause{100};
-/// How long the end of the transport waits for processes that hold grants. It is the one place where a data loop
-/// waits; all that the loop could do meanwhile is end as well.
+/// How long the end of the transport waits for processes that hold grants. One that runs answers in less than a
+/// millisecond, so it is one that was stopped for which this is spent.
+///
+/// It is the one place where a data loop waits. What it would need to wait without standing still is an owner that
+/// outlives the Nic; and nothing of the engine's own is held up: a transport is uninstalled only while no batch runs,
+/// and with freeEngine the other Nics end as well. Peers that come by TCP while "host" alone is uninstalled do wait, at
+/// most this long, and their deadlines are longer.
 constexpr std::chrono::milliseconds kReleaseBound{500};
+/// Between two words in the log about connections that broke the rules: a peer can make as many as it likes.
+constexpr std::chrono::seconds kSayEvery{10};
 
 }  // namespace
 
@@ -147,12 +154,25 @@ void GrantServer::close(Connection& connection, const std::string& why) {
 void GrantServer::condemn(Connection& connection, const std::string& why) {
     if (!connection.mayHold() || connection.held.empty()) return close(connection, why);
     if (connection.state == Connection::State::Condemned) return;
-    shared_.log->warn("host: connection of {} is ended: {}", connection.process->name(), why);
+    sayCondemned(connection, why);
     connection.state = Connection::State::Condemned;
     connection.unsent.clear();
     links_.change(connection.socket_link, connection.socket.get(), EPOLLIN);
     // It reads the end of the connection, lets go of everything and closes its own end.
     ::shutdown(connection.socket.get(), SHUT_WR);
+}
+
+void GrantServer::sayCondemned(const Connection& connection, const std::string& why) {
+    const TimePoint now = Clock::now();
+    if (now < say_again_) {
+        ++unsaid_;
+        shared_.log->debug("host: connection of {} is ended: {}", connection.process->name(), why);
+        return;
+    }
+    const std::string more = unsaid_ == 0 ? "" : "; " + std::to_string(unsaid_) + " others since the last such word";
+    shared_.log->warn("host: connection of {} is ended: {}{}", connection.process->name(), why, more);
+    say_again_ = now + kSayEvery;
+    unsaid_ = 0;
 }
 
 void GrantServer::bury() {
@@ -211,7 +231,18 @@ void GrantServer::onHello(Connection& connection, const Hello& hello) {
     connection.nonce = random_();
     connection.state = Connection::State::Welcomed;
     send(connection, Welcome{shared_.incarnation, connection.nonce,
-                             reinterpret_cast<std::uint64_t>(shared_.incarnation.bytes.data())});
+                             reinterpret_cast<std::uint64_t>(shared_.incarnation.bytes.data()), allMapped()});
+}
+
+/// Whether a peer that may only map can use all that peers may use. Looked at once for each version of the table.
+bool GrantServer::allMapped() {
+    auto regions = shared_.regions.regions().load();
+    if (regions == looked_at_) return all_mapped_;
+    const auto all = regions->all();
+    all_mapped_ = std::all_of(all.begin(), all.end(),
+                              [](const Region& region) { return !region.remote_accessible || region.file >= 0; });
+    looked_at_ = std::move(regions);
+    return all_mapped_;
 }
 
 void GrantServer::onRequest(Connection& connection, const GrantRequest& request) {

@@ -80,6 +80,7 @@ class GrantServer {
     bool serve(Connection& connection);
     void onFrame(Connection& connection, const Frame& frame);
     void onHello(Connection& connection, const Hello& hello);
+    bool allMapped();
     void onRequest(Connection& connection, const GrantRequest& request);
     void onAck(Connection& connection, const RevokeAck& ack);
     void revoke(Connection& connection, const ByteRange& range);
@@ -90,6 +91,7 @@ class GrantServer {
     void close(Connection& connection, const std::string& why);
     /// It broke the rules. What it holds it holds until it closes its end or dies.
     void condemn(Connection& connection, const std::string& why);
+    void sayCondemned(const Connection& connection, const std::string& why);
     void awaitRelease();
 
     const HostShared& shared_;
@@ -102,6 +104,10 @@ class GrantServer {
     bool anyone_closed_ = false;
     TimePoint next_deadline_ = kForever;
     TimePoint accept_again_ = kForever;
+    std::shared_ptr<const RegionMap> looked_at_;  ///< What all_mapped_ is about.
+    bool all_mapped_ = false;
+    TimePoint say_again_{};     ///< Not before, of a connection that is condemned.
+    std::uint64_t unsaid_ = 0;  ///< Condemned since the last that was said.
     std::mt19937_64 random_;
 };
 

@@ -37,7 +37,13 @@ Result<bool> Greeting::advance() {
     if (welcome->owner != plan_.peer)
         return {Code::StaleIncarnation,
                 process_->name() + " is incarnation " + welcome->owner.toString() + ", not " + plan_.peer.toString()};
-    if (auto status = checkAccess(*process_, welcome->word, plan_.peer, plan_.hint); !status) return status;
+    vm_ = checkAccess(*process_, welcome->word, plan_.peer, plan_.hint);
+    // Mapping asks no leave of the kernel. What a look into its memory would prove of the peer, its word over the
+    // socket must then; that is as good as that of any process of the same user.
+    const bool may_map = vm_.code() == Code::TransportMissing && process_->uid() == ::geteuid();
+    if (may_map && !welcome->all_mapped)
+        return {vm_.code(), vm_.message() + "; not all of its memory is the engine's own, which could be mapped"};
+    if (!vm_ && !may_map) return vm_;
     if (sendPacket(socket_.get(), encode(Ready{welcome->nonce})) != Io::Done)
         return {Code::ConnectionLost, process_->name() + " closed its host socket"};
     return true;

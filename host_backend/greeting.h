@@ -31,6 +31,8 @@ class Greeting {
     /// Call when the socket is readable, after `start`. True: done, take what was made. Errors: TransportMissing (may
     /// not copy, or the owner refused), StaleIncarnation (somebody else), ConnectionLost, ProtocolError.
     Result<bool> advance();
+    /// When it is done: Ok, or why only memory that can be mapped may be used.
+    const Status& vm() const { return vm_; }
 
     int fd() const { return socket_.get(); }
     UniqueFd takeSocket() { return std::move(socket_); }
@@ -40,6 +42,7 @@ class Greeting {
     const GreetingPlan plan_;
     UniqueFd socket_;
     std::unique_ptr<ProcessHandle> process_;
+    Status vm_;
 };
 
 }  // namespace troupe::host

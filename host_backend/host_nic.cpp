@@ -200,6 +200,7 @@ void HostNic::runAll(TimePoint now, Sweep& sweep) {
         host::RemotePath& path = *runnable_[at];
         dialed = dialed || !path.isUp();
         budget -= std::min(budget, path.run(budget, now, copier_, sweep));
+        dialed = dialed || !path.isUp();
     }
     std::erase_if(runnable_, [](host::RemotePath* path) {
         path->is_listed = path->runnable();

@@ -5,18 +5,20 @@
 
 #include "base/reactor.h"
 #include "host_backend/greeting.h"
+#include "transports/probe_remark.h"
 #include "transports/transport.h"
 
 namespace troupe::host {
 
 /// One greeting on a reactor, to see whether it works; the connection is closed again. See Transport::probe.
-class Probe final : public TransportProbe {
+class Probe final : public TransportProbe, public ProbeRemark {
   public:
     Probe(Reactor& reactor, GreetingPlan plan, Duration longest, std::function<void(Status)> done);
     ~Probe() override;
 
     /// `done` may be called, and this object be destroyed, before it returns.
     void start();
+    Status remark() const override { return greeting_.vm(); }
 
   private:
     void attempt();

@@ -12,6 +12,10 @@ namespace {
 
 /// Between two tries at a listener whose queue is full.
 constexpr std::chrono::milliseconds kBusyPause{2};
+/// While it is shunned: how long work rests before it is given back, and how long that goes on. The directory needs a
+/// few milliseconds to find the other transport.
+constexpr std::chrono::milliseconds kShunPause{10};
+constexpr std::chrono::milliseconds kShunFor{1000};
 constexpr int kFramesPerPass = 64;
 constexpr std::size_t kMaxAsks = 64;
 /// An owner that makes us owe it more answers than this, without reading any, is no owner.
@@ -49,6 +53,15 @@ void RemotePath::dial(TimePoint now, std::vector<Failure>& failures) {
 
 void RemotePath::onTimer(TimePoint now, std::vector<Failure>& failures) {
     if (now < deadline_) return;
+    if (state_ == State::Shunned) {
+        // As for the sake of another task: it costs no retry, and by then another transport may have been found.
+        drop(Status(Code::PathReset, shunned_.message()), true, failures);
+        deadline_ = now + kShunPause;
+        if (now < shunned_until_) return;
+        state_ = State::Down;
+        deadline_ = kForever;
+        return;
+    }
     if (now >= greet_until_) return broken(Status(Code::ConnectionRefused, "it did not answer in time"), failures);
     dial(now, failures);
 }
@@ -56,6 +69,7 @@ void RemotePath::onTimer(TimePoint now, std::vector<Failure>& failures) {
 void RemotePath::greeted(std::vector<Failure>& failures) {
     socket_ = greeting_->takeSocket();
     process_ = greeting_->takeProcess();
+    vm_ = greeting_->vm();
     greeting_.reset();
     state_ = State::Up;
     deadline_ = kForever;
@@ -65,7 +79,9 @@ void RemotePath::greeted(std::vector<Failure>& failures) {
 bool RemotePath::onEvent(std::vector<Failure>& failures) {
     if (state_ == State::Greeting) {
         const auto done = greeting_->advance();
-        if (!done)
+        if (!done && done.status().code() == Code::TransportMissing)
+            impossible(done.status(), failures);
+        else if (!done)
             broken(done.status(), failures, done.status().code() != Code::StaleIncarnation);
         else if (*done)
             greeted(failures);
@@ -144,6 +160,21 @@ void RemotePath::broken(const Status& cause, std::vector<Failure>& failures, boo
     const Status status = keeps ? cause : Status(Code::ConnectionRefused, cause.message());
     hangUp();
     drop(status.withContext(nic_ + " to '" + peer_->name + "'"), retryable, failures);
+}
+
+/// The peer is there, but not to be reached in this way (any more). Only another transport helps, and the first failure
+/// has the directory look for one; what comes here until it is found is held for a moment and given back at no cost.
+void RemotePath::impossible(const Status& cause, std::vector<Failure>& failures) {
+    const std::size_t before = failures.size();
+    broken(Status(Code::ConnectionLost, cause.message()), failures);
+    // One says it. The others cost no retry: a task has few, and may have many requests here.
+    for (std::size_t i = before + 1; i < failures.size(); ++i)
+        failures[i].cause = Status(Code::PathReset, failures[i].cause.message());
+    const TimePoint now = Clock::now();
+    shunned_ = cause;
+    state_ = State::Shunned;
+    deadline_ = now + kShunPause;
+    shunned_until_ = now + kShunFor;
 }
 
 void RemotePath::drop(const Status& cause, bool retryable, std::vector<Failure>& failures) {
@@ -262,6 +293,11 @@ std::uint64_t RemotePath::run(std::uint64_t budget, TimePoint now, Copier& copie
         if (!prepareFront()) continue;
         const Job& job = jobs_.front();
         const GrantCache::Entry& grant = *grants_.find(job.request.remote + job.done);
+        if (grant.data == nullptr && !vm_) {
+            impossible(Status(vm_.code(), grant.range.toString() + " cannot be mapped, and " + vm_.message()),
+                       sweep.failed);
+            break;
+        }
         const std::uint64_t left = used < budget ? budget - used : 1;
         used += grant.data != nullptr ? runMapped(grant, left, copier, sweep) : runVm(left, sweep);
     }

@@ -56,7 +56,13 @@ class RemotePath {
     bool is_listed = false;  ///< The HostNic's: it is among the runnable ones.
 
   private:
-    enum class State { Down, Dialing, Greeting, Up };
+    enum class State {
+        Down,
+        Dialing,
+        Greeting,
+        Up,
+        Shunned,  ///< It is not possible. For a while work is given back until another transport takes it.
+    };
     struct Job {
         WorkRequest request;
         std::uint64_t done = 0;   ///< Bytes copied.
@@ -78,6 +84,7 @@ class RemotePath {
     void flush();
     void hangUp();
     void broken(const Status& cause, std::vector<Failure>& failures, bool retryable = true);
+    void impossible(const Status& cause, std::vector<Failure>& failures);
 
     std::uint64_t runMapped(const GrantCache::Entry& grant, std::uint64_t budget, Copier& copier, Sweep& sweep);
     std::uint64_t runVm(std::uint64_t budget, Sweep& sweep);
@@ -102,6 +109,9 @@ class RemotePath {
     std::unique_ptr<ProcessHandle> process_;
     TimePoint deadline_ = kForever;  ///< When onTimer wants to be called.
     TimePoint greet_until_{};
+    Status vm_;       ///< Ok, or why process_vm is not to be used here.
+    Status shunned_;  ///< Why it is not possible.
+    TimePoint shunned_until_{};
     std::deque<Packet> unsent_;
 
     GrantCache grants_;

@@ -11,7 +11,7 @@ namespace troupe::host {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x48505254;  // "TRPH"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 constexpr std::size_t kHeaderBytes = 8;
 constexpr auto kLastCode = static_cast<std::uint32_t>(Code::Internal);
 
@@ -103,6 +103,7 @@ void write(Writer& out, const Welcome& frame) {
     out.incarnation(frame.owner);
     out.number(frame.nonce);
     out.number(frame.word);
+    out.number(std::uint32_t{frame.all_mapped});
 }
 void write(Writer& out, const Refuse& frame) {
     out.number(static_cast<std::uint32_t>(frame.code));
@@ -140,6 +141,7 @@ void read(Reader& in, Welcome& frame) {
     frame.owner = in.incarnation();
     frame.nonce = in.number<std::uint64_t>();
     frame.word = in.number<std::uint64_t>();
+    frame.all_mapped = in.flag();
 }
 void read(Reader& in, Refuse& frame) {
     frame.code = in.code();

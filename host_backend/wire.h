@@ -15,7 +15,7 @@
 ///     initiator                    owner
 ///        Hello  ----------------->        who I am, whom I mean
 ///               <-----------------  Welcome (or Refuse)
-///        Ready  ----------------->        the owner is the process that I meant, and I may copy
+///        Ready  ----------------->        the owner is the process that I meant, and I may copy (what it lets me)
 ///        GrantRequest ----------->
 ///               <-----------------  Grant (or GrantRefused)
 ///               <-----------------  Revoke
@@ -34,6 +34,8 @@ struct Welcome {
     Incarnation owner;
     std::uint64_t nonce = 0;  ///< Comes back in Ready.
     std::uint64_t word = 0;   ///< Where the owner's process keeps its incarnation: what a trial read must find.
+    /// All memory that it lets peers use can be mapped, as of now: whoever may not use process_vm needs nothing else.
+    bool all_mapped = false;
     bool operator==(const Welcome&) const = default;
 };
 

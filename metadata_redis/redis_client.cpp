@@ -20,14 +20,20 @@ RedisReplyReader::Limits commandReplies(const Config& settings) {
 }  // namespace
 
 RedisClient::RedisClient(Reactor& reactor, const RedisUri& uri, const Config& settings, const Logger& log,
-                         std::weak_ptr<RedisLife> life, std::function<void()> on_up)
+                         std::weak_ptr<RedisLife> life, std::function<void()> on_up,
+                         std::function<void(const Status&)> on_refused)
     : reactor_(reactor),
       uri_(uri),
       settings_(settings),
       life_(std::move(life)),
       on_up_(std::move(on_up)),
+      on_refused_(std::move(on_refused)),
       link_(reactor, uri, settings, log, "commands", commandReplies(settings),
-            {[this] { up(); }, [this](const Status& why) { down(why); }, {}}) {}
+            {[this] { up(); },
+             [this](const Status& why) { down(why); },
+             {},
+             // The first connection is made for somebody who asked, and who hears why there is none.
+             [this] { return !link_.wasEverUp(); }}) {}
 
 RedisClient::~RedisClient() { stop(); }
 
@@ -108,6 +114,7 @@ void RedisClient::down(const Status& why) {
         if (alive->ended) return;
         entry.done(why);
     }
+    if (!alive->ended && on_refused_) on_refused_(why);
 }
 
 void RedisClient::expire(std::list<Waiting>::iterator entry) {

@@ -29,8 +29,10 @@ class RedisClient {
   public:
     using ReplyCallback = RedisConnection::ReplyCallback;
 
+    /// `on_refused`: the server was reached and will not have us (isLasting); who waits for it waits in vain.
     RedisClient(Reactor& reactor, const RedisUri& uri, const Config& settings, const Logger& log,
-                std::weak_ptr<RedisLife> life, std::function<void()> on_up);
+                std::weak_ptr<RedisLife> life, std::function<void()> on_up,
+                std::function<void(const Status&)> on_refused);
     ~RedisClient();
     RedisClient(const RedisClient&) = delete;
     RedisClient& operator=(const RedisClient&) = delete;
@@ -68,6 +70,7 @@ class RedisClient {
     const Config& settings_;
     const std::weak_ptr<RedisLife> life_;
     const std::function<void()> on_up_;
+    const std::function<void(const Status&)> on_refused_;
     std::list<Waiting> waiting_;
     RedisLink link_;
 };

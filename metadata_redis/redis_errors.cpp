@@ -31,7 +31,8 @@ constexpr std::array kKnown{
     Known{"MOVED", Code::Unsupported, "this is a node of a Redis Cluster; one server or a Sentinel is needed"},
     Known{"ASK", Code::Unsupported, "this is a node of a Redis Cluster; one server or a Sentinel is needed"},
     Known{"CROSSSLOT", Code::Unsupported, "this is a node of a Redis Cluster; one server or a Sentinel is needed"},
-    Known{"ERR unknown command", Code::Unsupported, "the server lacks a command; Redis 5 or later is needed"},
+    Known{"ERR unknown command", Code::Unsupported,
+          "the server lacks a command; Redis 5 or later is needed, and for a Sentinel redis+sentinel://"},
     Known{"ERR DB index", Code::InvalidArgument, "the server has no such database; look at the end of the URI"},
     Known{"WRONGTYPE", Code::ProtocolError, "the key holds something else than a record; is redis.prefix right?"},
 };
@@ -71,6 +72,10 @@ Status wrongReply(const RedisReply& reply, std::string_view due) {
 bool isReadOnlyError(const RedisReply& reply) {
     return reply.type == RedisReply::Type::Error &&
            (begins(reply.text, "READONLY") || reply.text.find("-READONLY") != std::string::npos);
+}
+
+bool isOnlyAboutWrites(const RedisReply& reply) {
+    return reply.type == RedisReply::Type::Error && begins(reply.text, "MISCONF");
 }
 
 bool wantsNoPassword(const RedisReply& reply) {

@@ -21,6 +21,9 @@ Status wrongReply(const RedisReply& reply, std::string_view due);
 /// The server has become a replica: another one takes writes.
 bool isReadOnlyError(const RedisReply& reply);
 
+/// The server answers a PING with this, too, while it cannot save to its disk (MISCONF); it serves reads all the same.
+bool isOnlyAboutWrites(const RedisReply& reply);
+
 /// AUTH was refused because the server wants no password.
 bool wantsNoPassword(const RedisReply& reply);
 

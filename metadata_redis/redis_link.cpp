@@ -86,7 +86,10 @@ void RedisLink::attempt() {
     switch (uri_.kind) {
         case RedisUri::Kind::Unix: return connectTo(unixAddress(uri_.path), uri_.path);
         case RedisUri::Kind::Server: return connectByName(uri_.hosts.front());
-        case RedisUri::Kind::Sentinel: sentinels_asked_ = 0; return askSentinel();
+        case RedisUri::Kind::Sentinel:
+            sentinels_asked_ = 0;
+            sentinel_cause_ = Status::ok();
+            return askSentinel();
     }
 }
 
@@ -130,7 +133,8 @@ void RedisLink::onReady() {
     up_ = true;
     up_since_ = reactor_.now();
     const auto away = std::chrono::duration_cast<std::chrono::milliseconds>(up_since_ - down_since_);
-    if (was_up_ && !trouble_.isOk()) log_->warn("redis {} ({}): back after {} ms", server_, purpose_, away.count());
+    if (std::exchange(logged_, Code::Ok) != Code::Ok)
+        log_->warn("redis {} ({}): back after {} ms", server_, purpose_, away.count());
     was_up_ = true;
     trouble_ = Status::ok();
     // The handler may end us, and with us itself.
@@ -188,6 +192,10 @@ void RedisLink::onSentinelAnswer(const Result<RedisReply>& answer, bool authenti
         });
         return;
     }
+    if (answer->type == RedisReply::Type::Error && answer->text.rfind("ERR unknown command", 0) == 0)
+        return sentinelFailed(Status(Code::Unsupported,
+                                     "this is a Redis server and no Sentinel; its URI is redis://host:port, or give "
+                                     "the Sentinels' port (26379)"));
     if (answer->type == RedisReply::Type::Nil)
         return sentinelFailed(Status(Code::NotFound, "it knows no master '" + uri_.master_name + "'"));
     const auto& parts = answer->elements;
@@ -208,11 +216,13 @@ void RedisLink::sentinelFailed(const Status& why) {
     const Status cause = why.withContext("sentinel " + sentinel.toString());
     sentinel_.reset();
     ++next_sentinel_;
+    // One that answers and refuses says more than one that is not there.
+    if (sentinel_cause_.isOk() || (isLasting(cause) && !isLasting(sentinel_cause_))) sentinel_cause_ = cause;
     if (++sentinels_asked_ < uri_.hosts.size()) {
         log_->debug("{}", cause.toString());
         return askSentinel();
     }
-    failed(cause);
+    failed(std::exchange(sentinel_cause_, Status::ok()));
 }
 
 // --- trouble -----------------------------------------------------------------------------------------------------
@@ -227,10 +237,12 @@ void RedisLink::failed(const Status& why) {
         if (now - up_since_ >= kLasting) failures_ = 0;
     }
     // Once for each kind of trouble, not for each attempt.
-    if (trouble_.code() != why.code())
-        log_->warn("{} ({}); trying again", why.toString(), purpose_);
-    else
+    if (logged_ == why.code() || (handlers_.isToldElsewhere && handlers_.isToldElsewhere())) {
         log_->debug("{} ({})", why.toString(), purpose_);
+    } else {
+        log_->warn("{} ({}); trying again", why.toString(), purpose_);
+        logged_ = why.code();
+    }
     trouble_ = why;
     schedule();
     const Status told = why;

@@ -20,6 +20,8 @@ struct RedisLinkHandlers {
     std::function<void()> onUp;
     std::function<void(const Status&)> onDown;  ///< The connection broke, or an attempt failed.
     std::function<void(RedisReply)> onMessage;  ///< Empty: no pub/sub here.
+    /// True when somebody else says in the log, or tells a caller, why there is no connection.
+    std::function<bool()> isToldElsewhere;
 };
 
 /// Keeps one connection to the server that a URI means: looks names up, asks the sentinels who the master is, connects,
@@ -45,6 +47,7 @@ class RedisLink {
     const std::string& server() const { return server_; }
     /// Ends the connection and finds the server anew; `why` is the trouble meanwhile.
     void reconnect(Status why);
+    bool wasEverUp() const { return was_up_; }
 
   private:
     void attempt();
@@ -73,10 +76,12 @@ class RedisLink {
     std::unique_ptr<RedisConnection> sentinel_;
     std::size_t next_sentinel_ = 0;    ///< Index of the one to ask; stays at one that answered.
     std::size_t sentinels_asked_ = 0;  ///< In this attempt.
+    Status sentinel_cause_;            ///< Of those that failed in this attempt, the one that says most.
     bool up_ = false;
     bool stopped_ = true;
     std::string server_;
     Status trouble_;
+    Code logged_ = Code::Ok;  ///< The trouble that the log has; Ok: none since it was up.
     TimePoint up_since_{};
     TimePoint down_since_{};
     bool was_up_ = false;

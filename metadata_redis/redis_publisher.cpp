@@ -67,6 +67,10 @@ void RedisPublisher::publish(const SegmentDesc& desc, Duration ttl, DoneCallback
     }
     client_.link().start();
     work(desc.name, record);
+    if (const Status& trouble = client_.link().trouble(); isLasting(trouble))
+        reactor_.post([this, life = life_, trouble] {
+            if (const auto alive = RedisLife::of(life)) onRefused(trouble);
+        });
 }
 
 void RedisPublisher::withdraw(const std::string& name, DoneCallback done) {
@@ -106,6 +110,16 @@ void RedisPublisher::withdraw(const std::string& name, DoneCallback done) {
 void RedisPublisher::onUp() {
     // The server may have lost everything, or be another: renewing finds out, and costs little if not.
     for (auto& [name, record] : published_) work(name, record);
+}
+
+void RedisPublisher::onRefused(const Status& why) {
+    std::vector<DoneCallback> told;
+    for (auto& [name, record] : published_) {
+        reactor_.cancelTimer(std::exchange(record.answer_timer, 0));
+        for (auto* callbacks : {&record.waiting, &record.running})
+            for (DoneCallback& each : std::exchange(*callbacks, {})) told.push_back(std::move(each));
+    }
+    answer(std::move(told), why);
 }
 
 // --- writing and renewing ----------------------------------------------------------------------------------------

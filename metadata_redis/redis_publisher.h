@@ -29,6 +29,8 @@ class RedisPublisher {
     void stop();
     /// There is a connection again.
     void onUp();
+    /// The server will not have us: those who wait are told; the records are kept for another day.
+    void onRefused(const Status& why);
 
   private:
     enum class Sent { Nothing, Record, Renewal };

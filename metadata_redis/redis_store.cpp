@@ -27,8 +27,9 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
           records_(settings.redis_prefix) {}
 
     void begin() {
-        client_ =
-            std::make_unique<RedisClient>(reactor_, uri_, settings_, log_, weak_from_this(), [this] { commandsUp(); });
+        client_ = std::make_unique<RedisClient>(
+            reactor_, uri_, settings_, log_, weak_from_this(), [this] { commandsUp(); },
+            [this](const Status& why) { publisher_->onRefused(why); });
         publisher_ = std::make_unique<RedisPublisher>(reactor_, settings_, log_, weak_from_this(), records_, *client_);
     }
 
@@ -97,6 +98,8 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
         RedisLinkHandlers handlers;
         handlers.onUp = [this] { subscribe(); };
         handlers.onMessage = [this](RedisReply reply) { onMessage(reply); };
+        // What keeps both connections away is said once.
+        handlers.isToldElsewhere = [this] { return client_->connection() == nullptr; };
         changes_ = std::make_unique<RedisLink>(reactor_, uri_, settings_, log_, "changes", kChangeReplies,
                                                std::move(handlers));
         changes_->start();

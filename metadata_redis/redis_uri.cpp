@@ -96,12 +96,12 @@ class Parser {
 
     Status parseCredentials(std::string_view text) {
         const std::size_t colon = text.find(':');
-        if (colon == std::string_view::npos)
-            return bad("before the '@' must be user:password, or :password without a user");
+        const bool has_password = colon != std::string_view::npos;
         auto user = percentDecoded(text.substr(0, colon));
-        auto password = percentDecoded(text.substr(colon + 1));
+        auto password = percentDecoded(has_password ? text.substr(colon + 1) : std::string_view());
         if (!user || !password) return bad("user or password has a '%' that two hexadecimal digits do not follow");
-        if (password->empty()) return bad("the password before the '@' is empty");
+        if (has_password && password->empty()) return bad("the password before the '@' is empty");
+        if (!has_password && user->empty()) return bad("there is neither user nor password before the '@'");
         uri_.user = std::move(*user);
         uri_.password = std::move(*password);
         return Status::ok();
@@ -199,7 +199,13 @@ Status addConfiguredPassword(RedisUri& uri, const Config& settings) {
         return Status::ok();
     }
     const std::string& path = settings.redis_password_file;
-    if (path.empty()) return Status::ok();
+    if (path.empty()) {
+        if (uri.user.empty()) return Status::ok();
+        // What stands there may be a password that lacks its colon, so it is not repeated.
+        return {Code::InvalidArgument, "'" + uri.toString() +
+                                           "' names a user and there is no password: give redis.password or "
+                                           "redis.password_file, or write user:password@, or :password@"};
+    }
     const auto unreadable = [&](const std::string& why) {
         return Status(Code::InvalidArgument, "redis.password_file '" + path + "': " + why);
     };

@@ -12,14 +12,14 @@ namespace troupe {
 
 /// Where Redis is and who we are there:
 ///
-///     redis://[user:password@]host:port[/db]        one server; "[v6]:port" for IPv6, port 6379 if none
-///     redis+unix://[user:password@]/path[?db=N]     one server on a socket of this machine
-///     redis+sentinel://[user:password@]host[:port],host[:port].../name[/db]
-///                                                   whichever server these sentinels call master of `name`;
-///                                                   port 26379 if none
+///     redis://[credentials@]host:port[/db]        one server; "[v6]:port" for IPv6, port 6379 if none
+///     redis+unix://[credentials@]/path[?db=N]     one server on a socket of this machine
+///     redis+sentinel://[credentials@]host[:port],host[:port].../name[/db]
+///                                                 whichever server these sentinels call master of `name`;
+///                                                 port 26379 if none
 ///
-/// User and password are percent-decoded, so is the path; ":password@" is a password without user (the server's
-/// `requirepass`, or the user "default").
+/// The credentials are "user:password"; ":password", without user (the server's `requirepass`, or the user "default");
+/// or "user", whose password comes from the settings. They are percent-decoded, so is the path.
 struct RedisUri {
     enum class Kind { Server, Unix, Sentinel };
     Kind kind = Kind::Server;
@@ -39,7 +39,7 @@ struct RedisUri {
 };
 
 /// Fills in the password that the URI leaves out: redis.password, or the first line of redis.password_file.
-/// InvalidArgument when that file cannot be read.
+/// InvalidArgument when that file cannot be read, or when a user is named and no password to be had.
 Status addConfiguredPassword(RedisUri& uri, const Config& settings);
 
 /// Any text that was meant to be a URI, without what stands before its last '@': for messages about ones that do not

@@ -52,5 +52,34 @@ TEST(Copier, IsExactColdAndWarm) {
     }
 }
 
+/// Copies all of `to` in pieces of at most `piece` bytes, the first of `first`.
+void copyInPieces(Copier& copier, std::vector<std::byte>& to, const std::vector<std::byte>& from, std::size_t first,
+                  std::size_t piece) {
+    for (std::size_t at = 0, next = first; at < to.size(); at += next, next = piece) {
+        next = std::min(next, to.size() - at);
+        copier.copy(to.data() + at, from.data() + at, next);
+    }
+}
+
+TEST(Copier, KnowsABlockThatItWroteLatelyHoweverItWasCut) {
+    Copier copier;
+    const auto from = noise(4u << 20, 4);
+    std::vector<std::byte> to(from.size());
+    const std::size_t hot = 1u << 20;
+    std::vector<std::byte> block(hot);
+    EXPECT_FALSE(copier.isWarm(block.data(), hot));
+    // As a Nic does: what is left of its chunk decides where a block is cut.
+    for (std::size_t first : {524'032u, 512u, 523'520u, 100'000u}) {
+        copyInPieces(copier, block, from, first, 524'032);
+        for (const std::size_t at : {std::size_t{0}, std::size_t{500'000}, hot / 2})
+            EXPECT_TRUE(copier.isWarm(block.data() + at, hot / 2)) << "cut after " << first << ", at " << at;
+        EXPECT_TRUE(copier.isWarm(block.data(), hot));
+    }
+    // As much of something else has driven it out.
+    copyInPieces(copier, to, from, 524'032, 524'032);
+    EXPECT_FALSE(copier.isWarm(block.data(), hot));
+    EXPECT_TRUE(copier.isWarm(to.data() + to.size() - hot, hot));
+}
+
 }  // namespace
 }  // namespace troupe

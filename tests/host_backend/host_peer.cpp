@@ -3,8 +3,8 @@
 //     host_peer BYTES mapped|vm PORT [LIMIT...]
 //
 // `mapped`: memory of allocateLocalMemory, else its own. LIMIT: uid=N (runs as that user), undumpable, novmwrite (by
-// seccomp), newnet and newpid (namespaces of its own). Its first line is "SEGMENT ADDRESS INCARNATION"; each command is
-// answered by one line:
+// seccomp), novm (nor reads), newnet and newpid (namespaces of its own). Its first line is "SEGMENT ADDRESS
+// INCARNATION"; each command is answered by one line:
 //
 //     open SEGMENT              OK, or the error
 //     read|write ADDR LENGTH    how one transfer between that address there and the start of the own region ended
@@ -13,12 +13,14 @@
 //     fill BYTE                 OK; the whole region
 //     check BYTE                OK, or where it is otherwise
 //     explain                   the route to the segment
+//     fork                      OK; its child does nothing, and lives until the input ends for good
 //
 // Exits when its input ends, with 1 when it cannot start.
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -59,11 +61,11 @@ void bringLoopbackUp() {
     ::close(fd);
 }
 
-/// As a container's seccomp profile does.
-void forbidProcessVmWrites() {
+/// As a container's seccomp profile does: `call` is refused.
+void forbid(unsigned call) {
     sock_filter program[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_process_vm_writev, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (EPERM & SECCOMP_RET_DATA)),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -93,7 +95,10 @@ void apply(const std::string& limit) {
         // setuid made it undumpable, which a program that began as that user would not be.
         ::prctl(PR_SET_DUMPABLE, 1);
     } else if (limit == "novmwrite") {
-        forbidProcessVmWrites();
+        forbid(__NR_process_vm_writev);
+    } else if (limit == "novm") {
+        forbid(__NR_process_vm_readv);
+        forbid(__NR_process_vm_writev);
     } else if (limit == "undumpable") {
         ::prctl(PR_SET_DUMPABLE, 0);
     } else {
@@ -127,6 +132,7 @@ class Servant {
             const auto route = engine_.explainSegment(segment_);
             return route ? route->toString() : route.status().toString();
         }
+        if (verb == "fork") return haveChild();
         if (verb == "ended") return outcome(loop_.get());
         std::uint64_t first = 0;
         std::uint64_t second = 0;
@@ -155,6 +161,18 @@ class Servant {
     }
 
   private:
+    /// It has all that this process has: sockets, memory files, and mappings that are inherited.
+    static std::string haveChild() {
+        const pid_t child = ::fork();
+        if (child < 0) return "no child";
+        if (child > 0) return "OK";
+        // Told nothing, only that no writer is left.
+        pollfd input{STDIN_FILENO, 0, 0};
+        while (::poll(&input, 1, -1) < 0 && errno == EINTR) {
+        }
+        std::_Exit(0);
+    }
+
     TransferStatus copy(Opcode opcode, std::uint64_t addr, std::uint64_t length) {
         const auto batch = engine_.allocateBatchID(1);
         if (!batch) return {TransferStatusEnum::INVALID, 0, true, batch.status()};

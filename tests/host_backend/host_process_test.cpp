@@ -3,17 +3,12 @@
 
 #include <gmock/gmock.h>
 
-#include <csignal>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <thread>
 
-#include "apps/support/child_process.h"
-#include "base/endpoint.h"
 #include "host_backend/probe.h"
-#include "tests/support/engine_pair.h"
-#include "tests/support/standstill.h"
+#include "tests/host_backend/host_peer_process.h"
 #include "tests/support/test_reactor.h"
 
 namespace troupe::test {
@@ -22,67 +17,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr std::size_t kBytes = 8u << 20;
 constexpr const char* kUser = "uid=12345";
-
-/// A host_peer; killed with the test.
-class HostPeer {
-  public:
-    explicit HostPeer(bool mapped, std::vector<std::string> limits = {}, std::uint16_t port = 0) {
-        std::vector<std::string> arguments = {TROUPE_HOST_PEER, std::to_string(kBytes), mapped ? "mapped" : "vm",
-                                              std::to_string(port)};
-        arguments.insert(arguments.end(), limits.begin(), limits.end());
-        auto child = apps::ChildProcess::start(arguments);
-        EXPECT_TRUE(child) << child.status().toString();
-        if (!child) return;
-        child_.emplace(std::move(*child));
-        std::string incarnation;
-        std::istringstream(answer()) >> segment_ >> address_ >> incarnation;
-        const auto parsed = Incarnation::parse(incarnation);
-        EXPECT_TRUE(parsed);
-        if (parsed) incarnation_ = *parsed;
-    }
-
-    const std::string& segment() const { return segment_; }
-    std::uint64_t address(std::size_t offset = 0) const { return address_ + offset; }
-    const Incarnation& incarnation() const { return incarnation_; }
-    std::uint16_t port() const { return Endpoint::parse(segment_)->port; }
-    pid_t pid() const { return child_->pid(); }
-
-    void tell(const std::string& command) { EXPECT_TRUE(child_->writeLine(command)); }
-    std::string answer() {
-        const auto line = child_->readLine(kPatience);
-        EXPECT_TRUE(line) << line.status().toString();
-        return line ? *line : std::string();
-    }
-    std::string ask(const std::string& command) {
-        tell(command);
-        return answer();
-    }
-    std::string transfer(const char* verb, std::uint64_t addr, std::size_t length) {
-        return ask(std::string(verb) + " " + std::to_string(addr) + " " + std::to_string(length));
-    }
-
-    void proceed() { child_->signal(SIGCONT); }
-    void stop() { bringToStandstill(*child_); }
-    void kill() {
-        child_->signal(SIGKILL);
-        EXPECT_EQ(*child_->wait(kPatience), 128 + SIGKILL);
-    }
-
-  private:
-    std::optional<apps::ChildProcess> child_;
-    std::string segment_;
-    std::uint64_t address_ = 0;
-    Incarnation incarnation_;
-};
-
-EngineSetup hostSetup() {
-    EngineSetup setup;
-    setup.config.host_peers = true;
-    setup.config.host_probe_timeout = std::chrono::milliseconds(kPatience);
-    return setup;
-}
 
 /// This process and another; the parameter says whether their memory is mapped or copied by process_vm.
 class HostProcess : public testing::TestWithParam<bool> {
@@ -378,6 +313,43 @@ TEST_F(HostFallback, AProcessThatMayNotBeLookedIntoGoesByTcp) {
     EXPECT_THAT(owner.ask("explain"), StartsWith("host by host0"));
 }
 
+TEST_F(HostFallback, WithoutProcessVmTheEnginesOwnMemoryIsMappedAllTheSame) {
+    const auto engine = startEngine(hostSetup());
+    const auto memory = engine->allocateLocalMemory(kBytes);
+    ASSERT_TRUE(memory);
+    auto* const data = static_cast<std::byte*>(*memory);
+    const auto address = reinterpret_cast<std::uint64_t>(data);
+    HostPeer peer(false, {"novm"});
+    EXPECT_EQ(peer.ask("open " + engine->localSegmentName()), "OK");
+    const std::string route = peer.ask("explain");
+    EXPECT_THAT(route, StartsWith("host by host0; not host in part: process_vm_readv of process "));
+    for (const char* fill : {"7", "8"}) {
+        EXPECT_EQ(peer.ask(std::string("fill ") + fill), "OK");
+        EXPECT_EQ(peer.transfer("write", address, kBytes), "COMPLETED");
+        EXPECT_EQ(std::count(data, data + kBytes, static_cast<std::byte>(fill[0] - '0')),
+                  static_cast<std::ptrdiff_t>(kBytes));
+    }
+    std::memset(data, 9, kBytes);
+    EXPECT_EQ(peer.transfer("read", address, kBytes), "COMPLETED");
+    EXPECT_EQ(peer.ask("check 9"), "OK");
+    // Memory that cannot be mapped comes later, and the peer hears of it from somebody else.
+    Buffer plain(kBytes);
+    ASSERT_TRUE(engine->registerLocalMemory(plain.data(), plain.size()));
+    EXPECT_EQ(peer.transfer("write", plain.address(), kBytes), "COMPLETED");
+    EXPECT_TRUE(plain.holdsOnly(std::byte{9}, 0, kBytes));
+    EXPECT_THAT(peer.ask("explain"), StartsWith("tcp by tcp0; not host: process_vm_readv of process "));
+    EXPECT_THAT(peer.ask("explain"), HasSubstr("not all of its memory is the engine's own"));
+    EXPECT_EQ(peer.transfer("write", address, kBytes), "COMPLETED");
+}
+
+TEST_F(HostFallback, TheMemoryOfAnotherUserIsNotMappedEither) {
+    const auto engine = startEngine(hostSetup());
+    ASSERT_TRUE(engine->allocateLocalMemory(kBytes));
+    HostPeer peer(false, {kUser, "novm"});
+    EXPECT_EQ(peer.ask("open " + engine->localSegmentName()), "OK");
+    EXPECT_THAT(peer.ask("explain"), StartsWith("tcp by tcp0; not host: user 12345"));
+}
+
 TEST_F(HostFallback, AnotherPidNamespaceGoesByTcp) {
     // It cannot see this process, so it could not tell when it is gone, nor could it copy.
     const std::string route = routeOf({"newpid"});
@@ -413,6 +385,50 @@ TEST(HostRoute, ALargeCopyUsesEveryLoop) {
     expectCompleted(batch.wait(), kBytes);
     EXPECT_EQ(peer.ask("check 9"), "OK");
     EXPECT_THAT(engine->explain(batch.id(), 0)->nics, testing::ElementsAre("host0", "host1"));
+}
+
+TEST(HostRoute, APeerThatStoodStillDuringItsProbeIsReachedByHostOnceItGoesOn) {
+    EngineSetup setup = hostSetup();
+    setup.config.host_probe_timeout = std::chrono::milliseconds(100);
+    // Nor is it given up as dead, which would have it described and looked at anew.
+    setup.config.keepalive_timeout = std::chrono::milliseconds(kPatience);
+    const auto engine = startEngine(setup);
+    Buffer memory(kBytes);
+    ASSERT_TRUE(engine->registerLocalMemory(memory.data(), memory.size()));
+    HostPeer peer(true);
+    const auto segment = engine->openSegment(peer.segment());
+    ASSERT_TRUE(segment);
+    RouteExplanation route;
+    const auto goesBy = [&](const std::string& transport, const std::string& because = "") {
+        for (const auto limit = Clock::now() + kPatience; Clock::now() < limit;) {
+            const auto explained = engine->explainSegment(*segment);
+            if (explained) route = *explained;
+            if (explained && route.transport == transport && route.toString().find(because) != std::string::npos)
+                return true;
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        return false;
+    };
+    ASSERT_TRUE(goesBy("host")) << route.toString();
+    for (int round = 0; round < 2; ++round) {
+        peer.stop();
+        // A transport that is new has every peer looked for anew.
+        ASSERT_TRUE(engine->uninstallTransport("host"));
+        ASSERT_TRUE(engine->installTransport("host"));
+        ASSERT_TRUE(goesBy("tcp", "did not answer on its host socket")) << route.toString();
+        peer.proceed();
+        memory.fill(std::byte{3});
+        expectCompleted(
+            runBatch(*engine, {makeRequest(Opcode::Write, *segment, memory.data(), peer.address(), kBytes)}), kBytes);
+        EXPECT_EQ(peer.ask("check 3"), "OK");
+        ASSERT_TRUE(goesBy("host")) << route.toString();
+        memory.fill(std::byte{4});
+        BatchHolder batch(*engine, 1);
+        ASSERT_TRUE(batch.submit({makeRequest(Opcode::Write, *segment, memory.data(), peer.address(), kBytes)}));
+        expectCompleted(batch.wait(), kBytes);
+        EXPECT_EQ(peer.ask("check 4"), "OK");
+        EXPECT_THAT(engine->explain(batch.id(), 0)->toString(), StartsWith("host by host0"));
+    }
 }
 
 TEST(HostRoute, OneThatServesNoOtherProcessIsReachedByTcp) {

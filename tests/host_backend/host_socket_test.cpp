@@ -1,6 +1,7 @@
 // The unix socket of an owner, and an owner that lies, spoken to frame by frame.
 
 #include <fcntl.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <sstream>
 
 #include "host_backend/probe.h"
 #include "tests/host_backend/nic_pair.h"
@@ -152,6 +154,39 @@ TEST_F(HostSocket, OneThatBreaksTheRulesHoldsItsGrantsUntilItHangsUp) {
     EXPECT_TRUE(pump([&] { return !node_.nic->servesPeerIn(range); }));
 }
 
+TEST_F(HostSocket, OfManyThatBreakTheRulesOneIsSaidInTheLog) {
+    std::ostringstream said;
+    const auto log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
+    HostNode node(std::chrono::milliseconds(kPatience), log);
+    Buffer memory(4096);
+    node.add(memory.data(), memory.size());
+    const auto hear = [&](Raw& raw) {
+        Io io = Io::Again;
+        for (const TimePoint limit = Clock::now() + kPatience; io == Io::Again && Clock::now() < limit;) {
+            node.poll();
+            io = raw.hear();
+        }
+        return io;
+    };
+    constexpr int kBad = 20;
+    for (int i = 0; i < kBad; ++i) {
+        Raw bad(node);
+        bad.say(Hello{Incarnation::random(), node.shared->incarnation});
+        ASSERT_EQ(hear(bad), Io::Done);
+        bad.say(Ready{bad.heard<Welcome>().nonce});
+        bad.say(GrantRequest{1, memory.address(), 4096, true});
+        ASSERT_EQ(hear(bad), Io::Done);
+        bad.say(RevokeAck{12345});
+        ASSERT_EQ(hear(bad), Io::Closed);
+    }
+    const std::string text = said.str();
+    std::size_t times = 0;
+    for (std::size_t at = 0; (at = text.find("[warning]", at)) != std::string::npos; ++at) ++times;
+    // One in ten seconds; this test does not last that long even on a loaded machine, or then not for each.
+    EXPECT_GE(times, 1u) << text;
+    EXPECT_LE(times, kBad / 2) << text;
+}
+
 TEST_F(HostSocket, SilentConnectionsKeepNobodyOut) {
     std::vector<Raw> silent;
     for (int i = 0; i < 100; ++i) {
@@ -224,7 +259,7 @@ class Liar {
             socket_ = UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
         }
         next<Hello>(node);
-        say(Welcome{incarnation_, 1, reinterpret_cast<std::uint64_t>(incarnation_.bytes.data())});
+        say(Welcome{incarnation_, 1, reinterpret_cast<std::uint64_t>(incarnation_.bytes.data()), false});
         next<Ready>(node);
         return static_cast<bool>(socket_);
     }
@@ -378,7 +413,7 @@ TEST_F(HostProbe, AProcessThatHoldsAnotherIncarnationIsNotTheOne) {
             socket = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
             if (socket)
                 sendPacket(socket.get(),
-                           encode(Welcome{claimed, 1, reinterpret_cast<std::uint64_t>(other.bytes.data())}));
+                           encode(Welcome{claimed, 1, reinterpret_cast<std::uint64_t>(other.bytes.data()), false}));
         }
     });
     EXPECT_EQ(status.code(), Code::StaleIncarnation);

@@ -19,11 +19,12 @@ namespace troupe::test {
 /// What an engine would have around one HostNic. Two of them in one process are two processes to each other: they
 /// differ in incarnation, and process_vm calls work on the own process as on any other.
 struct HostNode {
-    explicit HostNode(std::chrono::milliseconds handshake = std::chrono::milliseconds(kPatience)) {
+    explicit HostNode(std::chrono::milliseconds handshake = std::chrono::milliseconds(kPatience),
+                      Logger log = makeSilentLogger()) {
         config.host_chunk_bytes = 64u << 10;
         config.handshake_timeout = handshake;
         auto made = std::make_shared<host::HostShared>(
-            host::HostShared{config, table, Incarnation::random(), makeSilentLogger(), {}, {}});
+            host::HostShared{config, table, Incarnation::random(), std::move(log), {}, {}});
         made->socket = "troupe/" + made->incarnation.toString();
         auto listener = host::listenAt(made->socket, 16);
         EXPECT_TRUE(listener) << listener.status().toString();

@@ -10,7 +10,7 @@ namespace {
 
 std::vector<Frame> oneOfEach() {
     return {Hello{Incarnation::random(), Incarnation::random()},
-            Welcome{Incarnation::random(), 0x0123456789abcdef, 0x7f0000001000},
+            Welcome{Incarnation::random(), 0x0123456789abcdef, 0x7f0000001000, true},
             Refuse{Code::StaleIncarnation, "not me"},
             Ready{42},
             GrantRequest{1, 0x7f0000000000, 4096, true},

@@ -1,7 +1,10 @@
 // Whose name it is: engines that claim one, die, and come back.
 
 #include <gmock/gmock.h>
+#include <spdlog/sinks/ostream_sink.h>
 
+#include <future>
+#include <sstream>
 #include <thread>
 
 #include "tests/metadata_redis/redis_engines.h"
@@ -196,6 +199,63 @@ TEST(RedisSecrets, APasswordIsInNoErrorOfTheEngine) {
         EXPECT_FALSE(status.isOk()) << uri;
         EXPECT_THAT(status.message(), testing::Not(HasSubstr("hunter2")));
     }
+}
+
+TEST(RedisAway, AnEngineStartsWhenTheServerComesUpWhileItWaits) {
+    RedisServer server;
+    server.kill();
+    Config config = redisConfig();
+    config.redis_command_timeout = std::chrono::milliseconds(kPatience);
+    const auto engine = makeRedisEngine(config);
+    std::promise<void> begun;
+    auto started = std::async(std::launch::async, [&] {
+        begun.set_value();
+        return engine->init(server.uri(), "name", "127.0.0.1");
+    });
+    begun.get_future().wait();
+    std::this_thread::sleep_for(100ms);
+    server.start();
+    const Status status = started.get();
+    EXPECT_TRUE(status) << status.toString();
+    EXPECT_EQ(server.command({"EXISTS", "mooncake/ram/name"}), "1");
+}
+
+TEST(RedisAway, AfterAnInitThatFailedAnotherEngineStartsAtTheReturn) {
+    RedisServer server;
+    for (const bool stopped : {false, true}) {
+        if (stopped)
+            server.stop();
+        else
+            server.kill();
+        const Status status = makeRedisEngine()->init(server.uri(), "name", "127.0.0.1");
+        EXPECT_EQ(status.code(), stopped ? Code::Timeout : Code::ConnectionRefused) << status.toString();
+        if (stopped)
+            server.proceed();
+        else
+            server.start();
+        const auto engine = startRedisEngine(server.uri(), "name");
+    }
+}
+
+TEST(RedisAway, ARefusedPasswordEndsInitAtOnceWithOneError) {
+    RedisServer::Options options;
+    options.arguments = {"--requirepass", "hunter2"};
+    options.password = "hunter2";
+    const RedisServer server(options);
+    std::ostringstream said;
+    EngineOptions engine_options;
+    engine_options.config = redisConfig();
+    // Nobody waits for these; what is answered is answered because of the refusal.
+    engine_options.config.redis_connect_timeout = 5min;
+    engine_options.config.redis_command_timeout = 5min;
+    engine_options.log =
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
+    engine_options.log->set_level(spdlog::level::warn);
+    TransferEngine engine(engine_options);
+    const Status status = engine.init("redis://:wrong@" + server.address(), "name", "127.0.0.1");
+    EXPECT_EQ(status.code(), Code::AccessDenied);
+    EXPECT_THAT(status.message(), HasSubstr("WRONGPASS"));
+    EXPECT_EQ(said.str(), "") << "what init returns is not said as well";
 }
 
 TEST(RedisAway, AnEngineCannotStartAndSaysWhy) {

@@ -47,6 +47,10 @@ TEST_F(RedisHostile, EveryKindOfWrongReplyToAResolveIsAnError) {
     }
     EXPECT_EQ(resolveAnswered("-LOADING Redis is loading\r\n").code(), Code::PeerDown);
     EXPECT_EQ(resolveAnswered("-NOPERM no\r\n").code(), Code::AccessDenied);
+    // What a Sentinel says to a GET.
+    const Status unknown = resolveAnswered("-ERR unknown command 'GET', with args beginning with: 'x'\r\n");
+    EXPECT_EQ(unknown.code(), Code::Unsupported);
+    EXPECT_THAT(unknown.message(), HasSubstr("redis+sentinel://"));
 }
 
 TEST_F(RedisHostile, TheRecordOfAnotherNameIsRefused) {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "tests/metadata_redis/outage_fixture.h"
 
 namespace troupe::test {
@@ -114,6 +116,39 @@ TEST_F(RedisOutage, FilledToMaxmemory) {
             },
             [&] {
                 server.command({"CONFIG", "SET", "maxmemory", "0"});
+            },
+            // Reading is possible.
+            {Code::NotFound}},
+           [&]() -> const RedisServer& { return server; });
+}
+
+TEST_F(RedisOutage, CannotWriteToItsDisk) {
+    RedisServer server;
+    RedisPair pair(server.uri());
+    // Where its dump goes there is a directory, which stops root too.
+    const std::string dump = server.directory() + "/dump.rdb";
+    const auto saves = [&](const std::string& outcome) {
+        server.command({"BGSAVE"});
+        return eventually([&] {
+            const std::string text = server.command({"INFO", "persistence"});
+            return text.find("rdb_bgsave_in_progress:0") != std::string::npos &&
+                   text.find("rdb_last_bgsave_status:" + outcome) != std::string::npos;
+        });
+    };
+    endure(pair,
+           {"cannot write to its disk",
+            [&] {
+                ASSERT_TRUE(std::filesystem::create_directory(dump));
+                ASSERT_EQ(server.command({"CONFIG", "SET", "save", "3600 1"}), "OK");
+                ASSERT_TRUE(saves("err")) << server.log();
+                ASSERT_THAT(server.command({"SET", "x", "y"}), HasSubstr("MISCONF"));
+                const Status full = makeRedisEngine()->init(server.uri(), "fresh", "127.0.0.1");
+                EXPECT_EQ(full.code(), Code::ResourceExhausted);
+                EXPECT_THAT(full.message(), AllOf(HasSubstr("MISCONF"), HasSubstr("disk")));
+            },
+            [&] {
+                ASSERT_TRUE(std::filesystem::remove(dump));
+                ASSERT_TRUE(saves("ok")) << server.log();
             },
             // Reading is possible.
             {Code::NotFound}},

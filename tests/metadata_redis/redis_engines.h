@@ -63,16 +63,21 @@ class RedisPair {
         EXPECT_EQ(status.s, TransferStatusEnum::COMPLETED) << status.error.toString();
         return took;
     }
-    /// The median of writes over at least `span`.
-    double writesFor(Duration span, std::size_t least = 200) {
+    /// Microseconds.
+    struct Times {
+        double p50 = 0;
+        double p99 = 0;
+    };
+    /// Of writes over at least `span`.
+    Times writesFor(Duration span, std::size_t least = 200) {
         std::vector<double> times;
         const TimePoint end = Clock::now() + span;
         while (times.size() < least || Clock::now() < end) {
             times.push_back(write());
             std::this_thread::sleep_for(std::chrono::microseconds(500));
         }
-        std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-        return times[times.size() / 2];
+        std::sort(times.begin(), times.end());
+        return {times[times.size() / 2], times[times.size() * 99 / 100]};
     }
     /// Regions of the server as the client has them.
     std::size_t regionsSeen() const {

@@ -49,6 +49,29 @@ TEST(RedisUri, UserAndPasswordArePercentDecoded) {
     EXPECT_EQ(only_password->password, "secret:with@colon");
 }
 
+TEST(RedisUri, AUserAloneHasItsPasswordFromTheSettings) {
+    Config settings;
+    for (const char* text :
+         {"redis://fleet%40a@node7", "redis+unix://fleet%40a@/run/sock", "redis+sentinel://fleet%40a@s1,s2/main"}) {
+        auto uri = RedisUri::parse(text);
+        ASSERT_TRUE(uri) << uri.status().toString();
+        EXPECT_EQ(uri->user, "fleet@a");
+        EXPECT_EQ(uri->password, "");
+        // Without one there would be no AUTH at all, and the user named in vain. It may also be a password.
+        settings.redis_password.clear();
+        const Status none = addConfiguredPassword(*uri, settings);
+        EXPECT_EQ(none.code(), Code::InvalidArgument);
+        EXPECT_THAT(none.message(),
+                    AllOf(HasSubstr("redis.password"), HasSubstr(":password@"), Not(HasSubstr("fleet"))));
+        settings.redis_password = "secret";
+        ASSERT_TRUE(addConfiguredPassword(*uri, settings));
+        EXPECT_EQ(uri->user, "fleet@a");
+        EXPECT_EQ(uri->password, "secret");
+    }
+    EXPECT_THAT(refusal("redis://@node7"), HasSubstr("neither user nor password"));
+    EXPECT_THAT(refusal("redis://user:@node7"), HasSubstr("is empty"));
+}
+
 TEST(RedisUri, V6HostsStandInBrackets) {
     const auto uri = RedisUri::parse("redis://[fe80::1]:7000");
     ASSERT_TRUE(uri) << uri.status().toString();
@@ -96,7 +119,7 @@ TEST(RedisUri, ErrorsNameTheValue) {
 
 TEST(RedisUri, ErrorsNeverHoldThePassword) {
     for (const char* text :
-         {"redis://user:hunter2@h/x", "redis://:hunter2@", "redis://hunter2@h", "redis://u:hunter2%zz@h",
+         {"redis://user:hunter2@h/x", "redis://:hunter2@", "redis://hunter2@h/x", "redis://u:hunter2%zz@h",
           "redis://u:hun/ter2@h", "redit://u:hunter2@h", "redis+sentinel://u:hunter2@a,,b/n",
           "redis+unix://u:hunter2@x/sock", "redis://u:hunter2@h:1:2:3"}) {
         EXPECT_THAT(refusal(text), AllOf(Not(HasSubstr("hunter2")), Not(HasSubstr("ter2")), HasSubstr("***"))) << text;

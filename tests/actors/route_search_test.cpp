@@ -1,0 +1,96 @@
+#include "actors/route_search.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/virtual_reactor.h"
+
+namespace troupe::test {
+namespace {
+
+/// Reaches what it is told to, and answers a probe when the test says so.
+class StagedTransport : public Transport {
+  public:
+    StagedTransport(std::string name, bool probes) : name_(std::move(name)), probes_(probes) {}
+
+    std::string name() const override { return name_; }
+    Status install(const TransportContext&) override { return Status::ok(); }
+    std::vector<PlacedNic> takeNics() override { return {}; }
+    Status registerMemory(const Region&) override { return Status::ok(); }
+    void unregisterMemory(const Region&) override {}
+    void describe(SegmentDesc&) const override {}
+    Status reaches(const SegmentDesc&) const override { return reach; }
+    std::unique_ptr<TransportProbe> probe(Reactor&, const SegmentDesc&,
+                                          std::function<void(Status)> done) const override {
+        if (!probes_ || !reach) {
+            done(reach);
+            return nullptr;
+        }
+        answer = std::move(done);
+        return std::make_unique<TransportProbe>();
+    }
+
+    Status reach;
+    mutable std::function<void(Status)> answer;
+
+  private:
+    const std::string name_;
+    const bool probes_;
+};
+
+class Routes : public testing::Test {
+  protected:
+    /// The route when the first transport's probe ends with `answer`.
+    Route after(const Status& answer) {
+        std::optional<Route> found;
+        RouteSearch search(reactor_, {{best_, {7}, 0, {"best0"}}, {other_, {8}, 1, {"other0"}}},
+                           std::make_shared<const SegmentDesc>(), [&](Route route) { found = std::move(route); });
+        search.start();
+        if (best_->reach) {
+            EXPECT_FALSE(found) << "the probe has not answered yet";
+            best_->answer(answer);
+        }
+        EXPECT_TRUE(found);
+        return found.value_or(Route{});
+    }
+
+    VirtualReactor reactor_;
+    std::shared_ptr<StagedTransport> best_ = std::make_shared<StagedTransport>("best", true);
+    std::shared_ptr<StagedTransport> other_ = std::make_shared<StagedTransport>("other", false);
+};
+
+TEST_F(Routes, TheFirstThatAnswersCarriesAndNothingIsLeftToLookFor) {
+    const Route route = after(Status::ok());
+    EXPECT_EQ(route.explanation.transport, "best");
+    EXPECT_TRUE(route.probed);
+    EXPECT_FALSE(route.unsettled);
+    EXPECT_EQ(route.tried, "");
+}
+
+TEST_F(Routes, AnAnswerThatMayPassLeavesThePeerToBeLookedAtAgain) {
+    for (const Code code : {Code::Timeout, Code::ConnectionLost, Code::CapacityExceeded, Code::ResourceExhausted}) {
+        const Route route = after(Status(code, "not now"));
+        EXPECT_EQ(route.explanation.transport, "other");
+        EXPECT_TRUE(route.unsettled) << codeName(code);
+        EXPECT_EQ(route.tried, "best: not now");
+    }
+}
+
+TEST_F(Routes, ARefusalIsFinal) {
+    for (const Code code : {Code::TransportMissing, Code::AccessDenied, Code::StaleIncarnation, Code::Unsupported,
+                            Code::ConnectionRefused}) {
+        const Route route = after(Status(code, "no"));
+        EXPECT_EQ(route.explanation.transport, "other");
+        EXPECT_FALSE(route.unsettled) << codeName(code);
+    }
+}
+
+TEST_F(Routes, WhatTheDescriptorRulesOutWasNotTriedAndIsNotLookedAtAgain) {
+    best_->reach = Status(Code::TransportMissing, "runs on another host");
+    const Route route = after(Status::ok());
+    EXPECT_EQ(route.explanation.transport, "other");
+    EXPECT_FALSE(route.unsettled);
+    EXPECT_EQ(route.tried, "");
+}
+
+}  // namespace
+}  // namespace troupe::test
