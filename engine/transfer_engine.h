@@ -139,7 +139,8 @@ class TransferEngine {
     /// Publishes the local descriptor to the store now (with p2p there is nothing to do).
     Status updateLocalSegmentDesc();
     /// Asks the owner over its control connection, within `timeout`. Ok: that incarnation answers now.
-    /// PeerDown, Timeout, StaleIncarnation (restarted), StaleHandle.
+    /// PeerDown (also when the connection ends meanwhile), Timeout, StaleIncarnation (restarted), StaleHandle,
+    /// CapacityExceeded (too many probes of this peer wait).
     Status probePeerAliveByID(SegmentID segment, std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
     /// Which transport carries what goes to a segment, by which Nics, and why not a better one. StaleHandle.
     Result<RouteExplanation> explainSegment(SegmentID segment);
