@@ -88,7 +88,7 @@ Process::Process(const Site& site, int host, unsigned its_start)
     plan.local.boot_id = "simulated";
     plan.local.control = control;
     if (site.store) {
-        auto store = std::make_unique<SimStore>(site.store);
+        auto store = std::make_unique<SimStore>(site.store, *control_loop_);
         store_ = store->link();
         static_cast<void>(store->start(*control_loop_));
         plan.store = std::move(store);
