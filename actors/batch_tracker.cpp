@@ -29,7 +29,7 @@ caf::behavior BatchTracker::make_behavior() {
         },
         [this](const EndTasks& end) { handle(end); },
         [this](const EndAll& end) { logic_.onEndAll(end); },
-        [this](const AwaitSourceIdle& wait) { logic_.onAwaitSourceIdle(wait, Clock::now()); },
+        [this](const AwaitSourceIdle& wait) { logic_.onAwaitSourceIdle(wait, loop().now()); },
     };
 }
 

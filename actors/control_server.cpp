@@ -1,9 +1,5 @@
 #include "actors/control_server.h"
 
-#include <sys/epoll.h>
-#include <sys/socket.h>
-
-#include <cerrno>
 #include <utility>
 
 #include <caf/behavior.hpp>
@@ -27,8 +23,8 @@ constexpr std::uint64_t kSmallFramesRoom = 256u << 10;
 
 }  // namespace
 
-ControlServer::ControlServer(caf::actor_config& config, Loop& loop, UniqueFd listener, Identity identity,
-                             const Config& settings, caf::actor directory, Logger log)
+ControlServer::ControlServer(caf::actor_config& config, Loop& loop, std::shared_ptr<Listener> listener,
+                             Identity identity, const Config& settings, caf::actor directory, Logger log)
     : HostedActor(config, loop, std::move(log)),
       listener_(std::move(listener)),
       identity_(std::move(identity)),
@@ -36,7 +32,7 @@ ControlServer::ControlServer(caf::actor_config& config, Loop& loop, UniqueFd lis
       directory_(std::move(directory)) {}
 
 caf::behavior ControlServer::make_behavior() {
-    loop().watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { acceptAll(); });
+    listener_->watch([this] { acceptAll(); });
     return {
         [this](const Shutdown&) {
             const std::string farewell = Goodbye{"the engine ends"}.encode();
@@ -50,7 +46,7 @@ caf::behavior ControlServer::make_behavior() {
 void ControlServer::on_exit() {
     loop().cancelTimer(silence_timer_);
     loop().cancelTimer(accept_timer_);
-    loop().unwatch(listener_.get());
+    listener_->unwatch();
     listener_.reset();
     clients_.clear();
     directory_ = nullptr;
@@ -58,29 +54,26 @@ void ControlServer::on_exit() {
 
 void ControlServer::acceptAll() {
     for (int i = 0; i < kAcceptBurst; ++i) {
-        UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-        if (!fd) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-                // The listener stays readable; without a rest the loop would spin on it.
-                log_->warn("control port: cannot accept, {}",
-                           errnoStatus(Code::ResourceExhausted, "accept", errno).message());
-                loop().unwatch(listener_.get());
-                accept_timer_ = loop().runAt(loop().now() + kAcceptPause, [this] {
-                    loop().watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { acceptAll(); });
-                });
+        auto accepted = listener_->accept();
+        if (!accepted) {
+            if (accepted.status().code() == Code::ConnectionLost) continue;
+            if (accepted.status().code() == Code::ResourceExhausted) {
+                // The listener stays ready; without a rest the loop would spin on it.
+                log_->warn("control port: cannot accept, {}", accepted.status().message());
+                listener_->unwatch();
+                accept_timer_ =
+                    loop().runAt(loop().now() + kAcceptPause, [this] { listener_->watch([this] { acceptAll(); }); });
             }
             return;
         }
-        const auto remote = SocketAddress::remote(fd.get());
-        if (!remote) continue;
         if (clients_.size() >= settings_.max_control_connections) {
-            log_->warn("control port: refused {}: {} connections are open (max_control_connections)",
-                       remote->toString(), clients_.size());
+            log_->warn("control port: refused {}: {} connections are open (max_control_connections)", accepted->peer,
+                       clients_.size());
             continue;
         }
         auto client = std::make_shared<Client>();
         ControlChannelOptions options;
-        options.peer = remote->toString();
+        options.peer = accepted->peer;
         options.handshake_timeout = settings_.handshake_timeout;
         options.max_queued_bytes = settings_.max_descriptor_bytes + kSmallFramesRoom;
         const std::weak_ptr<Client> weak = client;
@@ -94,8 +87,8 @@ void ControlServer::acceptAll() {
             log_->debug("control connection from {} ended: {}", self->channel->peer(), why.toString());
             remove(self);
         };
-        client->channel =
-            std::make_unique<ControlChannel>(loop(), std::move(fd), std::move(options), std::move(handlers));
+        client->channel = std::make_unique<ControlChannel>(loop(), std::move(accepted->stream), std::move(options),
+                                                           std::move(handlers));
         clients_.push_back(std::move(client));
     }
     if (silence_timer_ == 0 && !clients_.empty()) dropSilent();

@@ -7,7 +7,7 @@
 #include "actors/hosted_actor.h"
 #include "base/config.h"
 #include "base/incarnation.h"
-#include "base/unique_fd.h"
+#include "base/stream.h"
 #include "control/control_channel.h"
 
 namespace troupe {
@@ -20,9 +20,9 @@ class ControlServer final : public HostedActor {
         std::string name;  ///< Of the local segment.
     };
 
-    /// `listener` is a duplicate of the engine's: a restarted server goes on listening on the same port.
-    ControlServer(caf::actor_config& config, Loop& loop, UniqueFd listener, Identity identity, const Config& settings,
-                  caf::actor directory, Logger log);
+    /// `listener` is the Supervisor's, too: a restarted server goes on listening on the same port.
+    ControlServer(caf::actor_config& config, Loop& loop, std::shared_ptr<Listener> listener, Identity identity,
+                  const Config& settings, caf::actor directory, Logger log);
 
     const char* name() const override { return "troupe.control_server"; }
 
@@ -47,7 +47,7 @@ class ControlServer final : public HostedActor {
     void remove(const ClientPtr& client);
     void dropSilent();
 
-    UniqueFd listener_;
+    std::shared_ptr<Listener> listener_;
     const Identity identity_;
     const Config& settings_;
     caf::actor directory_;

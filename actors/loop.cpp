@@ -246,8 +246,8 @@ bool Loop::armPollables() {
 
 // --- one iteration -----------------------------------------------------------------------------------------------
 
-Loop::Progress Loop::iterate() {
-    const TimePoint now = iterated_at_ = Clock::now();
+Loop::Progress Loop::iterate(TimePoint now) {
+    iterated_at_ = now;
     bool moved = runReady();
     if (has_posted_.load(std::memory_order_acquire)) moved = runPosted() || moved;
     if (!watches_.empty()) moved = dispatchReady(0) || moved;
@@ -256,6 +256,15 @@ Loop::Progress Loop::iterate() {
     // What the Nics completed is reported in the same iteration.
     if (!ready_.empty()) moved = runReady() || moved;
     return moved ? Progress::Moved : Progress::Quiet;
+}
+
+bool Loop::runOnce(TimePoint now, const std::function<void()>& first) {
+    if (!tryTakeTurn()) return false;
+    iterated_at_ = now;
+    if (first) first();
+    const bool moved = iterate(now) == Progress::Moved;
+    giveTurnBack();
+    return moved;
 }
 
 bool Loop::runReady() {

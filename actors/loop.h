@@ -49,7 +49,7 @@ class Pollable {
 ///
 /// CAF: hosted actors (HostedActor) run only here. An actor of the host program that a hosted actor writes to is
 /// given to CAF's own scheduler, never run on this loop.
-class Loop final : public Reactor {
+class Loop : public Reactor {
   public:
     struct Options {
         std::string name;        ///< Thread name, at most 15 characters.
@@ -120,6 +120,16 @@ class Loop final : public Reactor {
     /// Where hosted actors are scheduled; for HostedActor only.
     caf::execution_unit* hostUnit() { return &host_unit_; }
 
+  protected:
+    // --- the simulator (apps/sim), which has no threads and a time of its own: the loop is never started ------------
+
+    /// One iteration at `now`, on the turn, after `first`. True when something moved.
+    bool runOnce(TimePoint now, const std::function<void()>& first);
+    /// Nothing waits for the next iteration but what nextWake names.
+    bool idle() const { return inboxEmpty() && ready_.empty() && after_due_.empty(); }
+    bool armPollables();
+    TimePoint nextWake() const;
+
   private:
     friend class HostedActor;
 
@@ -156,7 +166,8 @@ class Loop final : public Reactor {
     };
     Woken waitForEvents(int timeout_ms);
     void threadMain();
-    Progress iterate();
+    Progress iterate(TimePoint now);
+    Progress iterate() { return iterate(Clock::now()); }
     /// Leaves the loop to the next driver, with the grace timer as a safety net. False: there is work, nothing changed.
     bool sleepStandby();
     bool sleepStandby(TimePoint now);
@@ -171,14 +182,12 @@ class Loop final : public Reactor {
     void runUntilQuiet();
     /// Leaves the loop to its thread, which anything that happens wakes. False: there is work, poll again.
     bool sleepArmed();
-    bool armPollables();
     void setPollableInterest(bool on);
     /// Sleeps until something happens or `deadline`, keeping the turn.
     void sleepAsDriver(TimePoint deadline);
     /// During a drive: the grace timer must not fire in the middle of it.
     void holdOffThread();
     void adaptSpin(bool woken, Duration slept);
-    TimePoint nextWake() const;
     int timeoutFor(TimePoint wake) const;
     void ring();
     bool inboxEmpty() const;

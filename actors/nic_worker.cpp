@@ -21,8 +21,8 @@ caf::behavior NicWorker::make_behavior() {
         [this](const ResetPath& reset) { handle(reset); },
         [this](const UsePeer& use) { logic_->onUsePeer(use); },
         [this](const DropPeer& drop) { logic_->onDropPeer(drop); },
-        [this](const AwaitPeersIdle& wait) { logic_->onAwaitPeersIdle(wait, Clock::now()); },
-        [this](const AwaitFlights& wait) { logic_->onAwaitFlights(wait, Clock::now()); },
+        [this](const AwaitPeersIdle& wait) { logic_->onAwaitPeersIdle(wait, loop().now()); },
+        [this](const AwaitFlights& wait) { logic_->onAwaitFlights(wait, loop().now()); },
     };
 }
 

@@ -87,8 +87,8 @@ void PeerMonitor::connect() {
 void PeerMonitor::connectTo(const std::string& host) {
     const auto address = SocketAddress::fromNumeric(host, target_.control.port);
     if (!address) return trouble(address.status());
-    auto fd = startConnect(*address);
-    if (!fd) return trouble(fd.status());
+    auto stream = loop().connect(*address);
+    if (!stream) return trouble(stream.status());
     host_ = host;
     ControlChannelOptions options;
     options.peer = address->toString();
@@ -113,7 +113,7 @@ void PeerMonitor::connectTo(const std::string& host) {
             onFrame(frame);
     };
     handlers.onClosed = [this](const Status& why) { trouble(why); };
-    channel_ = std::make_unique<ControlChannel>(loop(), std::move(*fd), std::move(options), std::move(handlers));
+    channel_ = std::make_unique<ControlChannel>(loop(), std::move(*stream), std::move(options), std::move(handlers));
 }
 
 void PeerMonitor::onFrame(const ControlFrame& frame) {

@@ -1,7 +1,5 @@
 #include "actors/supervisor.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -72,19 +70,14 @@ void Supervisor::on_exit() {
     trackers_.clear();
     workers_.clear();
     transports_.clear();
+    plan_.listener.reset();
     if (plan_.on_ended) plan_.on_ended();
 }
 
 void Supervisor::startControlServer() {
     restart_timer_ = 0;
-    UniqueFd listener(::fcntl(plan_.listener, F_DUPFD_CLOEXEC, 0));
-    if (!listener) {
-        log_->error("control port: {}", errnoStatus(Code::ResourceExhausted, "dup", errno).message());
-        restart_timer_ = loop().runAt(loop().now() + 64 * kRestartPause, [this] { startControlServer(); });
-        return;
-    }
     ControlServer::Identity identity{plan_.local.incarnation, plan_.local.name};
-    control_server_ = spawnHosted<ControlServer>(loop(), std::move(listener), std::move(identity),
+    control_server_ = spawnHosted<ControlServer>(loop(), plan_.listener, std::move(identity),
                                                  std::cref(*plan_.settings), directory_, log_);
     monitor(control_server_);
     ++alive_;

@@ -9,6 +9,7 @@
 #include "actors/control_server.h"
 #include "actors/hosted_actor.h"
 #include "actors/segment_directory.h"
+#include "base/stream.h"
 #include "messages/control_plane.h"
 #include "messages/data_plane.h"
 
@@ -27,7 +28,7 @@ class Supervisor final : public HostedActor {
         std::vector<Loop*> data_loops;
         SegmentDirectory::Local local;
         std::unique_ptr<MetadataStore> store;
-        int listener = -1;  ///< Of the control port; duplicated for each ControlServer.
+        std::shared_ptr<Listener> listener;  ///< Of the control port; closed when the Supervisor ends.
         const RegistrationTable* regions = nullptr;
         const BatchTable* batches = nullptr;
         SegmentBoard* board = nullptr;

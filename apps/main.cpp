@@ -13,6 +13,7 @@
 #include "apps/replay.h"
 #include "apps/segments.h"
 #include "apps/serve.h"
+#include "apps/sim.h"
 #include "apps/support/command.h"
 #include "apps/support/remedy.h"
 #include "apps/support/usage.h"
@@ -93,6 +94,7 @@ int run(int argc, char** argv) {
     addReplayCommand(app, chosen);
     addTraceGenCommand(app, chosen);
     addSegmentsCommand(app, chosen);
+    addSimCommand(app, chosen);
     addConfigCommand(app, chosen);
     addTopoCommand(app, chosen);
     auto arguments = spellOutHelp(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));

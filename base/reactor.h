@@ -2,12 +2,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace troupe {
 
-/// What code on an event loop may ask of it: file descriptors, timers, deferred calls and the time.
+class Stream;
+struct SocketAddress;
+
+/// What code on an event loop may ask of it: descriptors, connections, timers, deferred calls and the time.
 ///
 /// Everything that is not a data path (control connections, metadata stores) does its I/O through this, so that
 /// it runs the same on a real loop and under virtual time. Thread rule: every call is made on the loop's own
@@ -25,6 +30,9 @@ class Reactor {
     virtual void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> ready) = 0;
     /// Ends it; `ready` is not called again. Must precede close(fd). Unknown fds are ignored.
     virtual void unwatch(int fd) = 0;
+
+    /// Starts to connect to `address`, as startConnect does; the stream is writable once the outcome is known.
+    virtual Result<std::unique_ptr<Stream>> connect(const SocketAddress& address);
 
     /// Calls `fire` once at or after `when`. A timer may cancel itself or others from its callback.
     virtual TimerId runAt(TimePoint when, std::function<void()> fire) = 0;

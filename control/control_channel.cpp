@@ -1,7 +1,6 @@
 #include "control/control_channel.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -32,9 +31,10 @@ std::string inMilliseconds(Duration span) {
 /// The channel's state, kept alive by the event that is being handled, so that a handler may destroy the channel.
 class ControlChannel::Core : public std::enable_shared_from_this<Core> {
   public:
-    Core(Reactor& reactor, UniqueFd fd, ControlChannelOptions options, ControlChannelHandlers handlers)
+    Core(Reactor& reactor, std::unique_ptr<Stream> stream, ControlChannelOptions options,
+         ControlChannelHandlers handlers)
         : reactor_(reactor),
-          fd_(std::move(fd)),
+          stream_(std::move(stream)),
           options_(std::move(options)),
           handlers_(std::make_shared<const ControlChannelHandlers>(std::move(handlers))),
           reader_(options_.max_descriptor_bytes),
@@ -68,7 +68,7 @@ class ControlChannel::Core : public std::enable_shared_from_this<Core> {
     void stopTimer();
 
     Reactor& reactor_;
-    UniqueFd fd_;
+    std::unique_ptr<Stream> stream_;
     const ControlChannelOptions options_;
     /// Replaced by null when the channel is destroyed; a copy is held while one of them runs.
     std::shared_ptr<const ControlChannelHandlers> handlers_;
@@ -123,7 +123,7 @@ void ControlChannel::Core::wantEvents() {
     if (state_ == State::Connecting || !queue_.empty()) events |= EPOLLOUT;
     if (events == watched_events_) return;
     watched_events_ = events;
-    reactor_.watch(fd_.get(), events, [weak = weak_from_this()](std::uint32_t ready) {
+    stream_->watch(events, [weak = weak_from_this()](std::uint32_t ready) {
         if (const auto self = weak.lock()) self->onReady(ready);
     });
 }
@@ -133,8 +133,7 @@ void ControlChannel::Core::end(Status reason) {
     state_ = State::Closed;
     reason_ = reason.isOk() ? Status(Code::Canceled, "closed by this end") : std::move(reason);
     stopTimer();
-    reactor_.unwatch(fd_.get());
-    fd_.reset();
+    stream_.reset();
     queue_.clear();
     queued_bytes_ = 0;
     if (!handlers_) return;
@@ -184,17 +183,14 @@ void ControlChannel::Core::flush() {
             parts[count++] = {const_cast<char*>((*it)->data()) + skip, (*it)->size() - skip};
             skip = 0;
         }
-        msghdr message{};
-        message.msg_iov = parts.data();
-        message.msg_iovlen = count;
-        const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-        if (sent < 0) return onSocketError("send to ", errno);
+        const ssize_t sent = stream_->send({parts.data(), count});
+        if (sent == -EINTR) continue;
+        if (sent == -EAGAIN || sent == -EWOULDBLOCK) break;
+        if (sent < 0) return onSocketError("send to ", static_cast<int>(-sent));
         dropSent(static_cast<std::size_t>(sent));
         budget -= std::min(budget, static_cast<std::size_t>(sent));
     }
-    if (queue_.empty() && state_ == State::Finishing) ::shutdown(fd_.get(), SHUT_WR);
+    if (queue_.empty() && state_ == State::Finishing) stream_->endOutput();
     wantEvents();
 }
 
@@ -215,7 +211,7 @@ void ControlChannel::Core::onReady(std::uint32_t events) {
 }
 
 void ControlChannel::Core::onConnectOutcome() {
-    if (auto status = connectOutcome(fd_.get()); !status) return end(status.withContext("connect to " + peer()));
+    if (auto status = stream_->connectOutcome(); !status) return end(status.withContext("connect to " + peer()));
     state_ = State::Open;
     last_received_ = reactor_.now();
     startTimer(options_.handshake_timeout, Code::Timeout,
@@ -227,11 +223,11 @@ void ControlChannel::Core::onConnectOutcome() {
 
 void ControlChannel::Core::onReadable() {
     std::array<std::byte, kReadPerTurn> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): filled by recv.
-    const ssize_t got = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t got = stream_->receive(buffer);
     if (got == 0) return onEndOfStream();
     if (got < 0) {
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-        return onSocketError("receive from ", errno);
+        if (got == -EAGAIN || got == -EWOULDBLOCK || got == -EINTR) return;
+        return onSocketError("receive from ", static_cast<int>(-got));
     }
     last_received_ = reactor_.now();
     if (state_ == State::Open) deliver({buffer.data(), static_cast<std::size_t>(got)});
@@ -261,11 +257,15 @@ void ControlChannel::Core::onSocketError(std::string_view call, int error) {
     end(errnoStatus(Code::ConnectionLost, std::string(call) + peer(), error));
 }
 
-ControlChannel::ControlChannel(Reactor& reactor, UniqueFd fd, ControlChannelOptions options,
+ControlChannel::ControlChannel(Reactor& reactor, std::unique_ptr<Stream> stream, ControlChannelOptions options,
                                ControlChannelHandlers handlers)
-    : core_(std::make_shared<Core>(reactor, std::move(fd), std::move(options), std::move(handlers))) {
+    : core_(std::make_shared<Core>(reactor, std::move(stream), std::move(options), std::move(handlers))) {
     core_->start();
 }
+
+ControlChannel::ControlChannel(Reactor& reactor, UniqueFd fd, ControlChannelOptions options,
+                               ControlChannelHandlers handlers)
+    : ControlChannel(reactor, makeStream(reactor, std::move(fd)), std::move(options), std::move(handlers)) {}
 
 ControlChannel::~ControlChannel() { core_->abandon(); }
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/reactor.h"
 #include "base/status.h"
+#include "base/stream.h"
 #include "base/unique_fd.h"
 #include "control/control_frame.h"
 
@@ -17,7 +18,7 @@ namespace troupe {
 /// How a ControlChannel behaves. A timeout of 0 is none.
 struct ControlChannelOptions {
     std::string peer;               ///< Whom it reaches, for messages: "10.0.0.1:7000".
-    bool connecting = false;        ///< The fd comes from startConnect and its outcome is not known yet.
+    bool connecting = false;        ///< The stream comes from Reactor::connect and its outcome is not known yet.
     Duration connect_timeout{0};    ///< While connecting.
     Duration handshake_timeout{0};  ///< From the connection until handshakeDone().
     Duration linger_timeout{std::chrono::milliseconds(500)};  ///< Longest life after finish().
@@ -40,7 +41,7 @@ struct ControlChannelHandlers {
 };
 
 /// One control connection: frames out through a bounded queue, frames in from a bounded reader, no decision about
-/// either. It owns the socket and blocks never.
+/// either. It owns the stream and blocks never.
 ///
 /// Thread rule: everything, construction and destruction included, happens on the reactor's turn. One turn reads at
 /// most 64 KiB and writes at most 1 MiB, so that a busy peer does not hold the loop. The reactor outlives it.
@@ -49,9 +50,12 @@ struct ControlChannelHandlers {
 /// read's worth of small frames, and max_queued_bytes to send.
 class ControlChannel {
   public:
-    /// Takes over `fd`, a stream socket, connected or connecting. Watching begins at once.
+    /// Takes over `stream`, connected or connecting. Watching begins at once.
+    ControlChannel(Reactor& reactor, std::unique_ptr<Stream> stream, ControlChannelOptions options,
+                   ControlChannelHandlers handlers);
+    /// The same over a stream socket.
     ControlChannel(Reactor& reactor, UniqueFd fd, ControlChannelOptions options, ControlChannelHandlers handlers);
-    /// Closes the socket; no handler is called any more. What is queued and not yet sent is lost: see finish().
+    /// Closes the stream; no handler is called any more. What is queued and not yet sent is lost: see finish().
     ~ControlChannel();
     ControlChannel(const ControlChannel&) = delete;
     ControlChannel& operator=(const ControlChannel&) = delete;

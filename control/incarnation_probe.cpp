@@ -46,8 +46,8 @@ void IncarnationProbe::connect(const std::string& host) {
     // 127.0.0.1 of another machine is not ours, whoever listens there or does not.
     if (isLoopback(*address) && (question_.boot_id.empty() || question_.boot_id != readBootId()))
         return conclude(Verdict::Unknown, address->toString() + " is a loopback address of another machine (or boot)");
-    auto fd = startConnect(*address);
-    if (!fd) return ended(fd.status());
+    auto stream = reactor_.connect(*address);
+    if (!stream) return ended(stream.status());
     ControlChannelOptions options;
     options.peer = address->toString();
     options.connecting = true;
@@ -62,7 +62,7 @@ void IncarnationProbe::connect(const std::string& host) {
     };
     handlers.onFrame = [this](const ControlFrame& frame) { onFrame(frame); };
     handlers.onClosed = [this](const Status& why) { ended(why); };
-    channel_ = std::make_unique<ControlChannel>(reactor_, std::move(*fd), std::move(options), std::move(handlers));
+    channel_ = std::make_unique<ControlChannel>(reactor_, std::move(*stream), std::move(options), std::move(handlers));
 }
 
 void IncarnationProbe::onFrame(const ControlFrame& frame) {

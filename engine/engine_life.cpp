@@ -122,7 +122,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     for (const auto& loop : core.data_loops) plan.data_loops.push_back(loop.get());
     plan.local = core.local;
     plan.store = std::move(store);
-    plan.listener = core.listener.get();
+    plan.listener = makeListener(*core.control_loop, std::move(core.listener));
     plan.regions = &core.regions;
     plan.batches = core.batches.get();
     plan.board = &core.segments;

@@ -1,0 +1,263 @@
+#include "apps/sim/process.h"
+
+#include <spdlog/sinks/base_sink.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include <caf/actor_cast.hpp>
+#include <caf/behavior.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/send.hpp>
+
+#include "actors/batch_tracker.h"
+
+namespace troupe::sim {
+
+namespace {
+
+// As in engine_life.cpp.
+constexpr auto kDrainBound = std::chrono::seconds(2);
+
+/// What the engine says goes into the trace; a critical message is a violation.
+class TraceSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+  public:
+    TraceSink(World& world, std::string label) : world_(world), label_(std::move(label)) {}
+
+  protected:
+    void sink_it_(const spdlog::details::log_msg& message) override {
+        const std::string text(message.payload.data(), message.payload.size());
+        world_.say("{} log: {}", label_, text);
+        if (message.level >= spdlog::level::critical) world_.fail(label_ + ": " + text);
+    }
+    void flush_() override {}
+
+  private:
+    World& world_;
+    const std::string label_;
+};
+
+/// A subscriber of the application's.
+class Ear final : public HostedActor {
+  public:
+    Ear(caf::actor_config& config, Loop& loop, std::function<void(const PeerEvent&)> heard, Logger log)
+        : HostedActor(config, loop, std::move(log)), heard_(std::move(heard)) {}
+
+  protected:
+    caf::behavior make_behavior() override {
+        return {[this](const PeerEvent& event) { heard_(event); }};
+    }
+
+  private:
+    std::function<void(const PeerEvent&)> heard_;
+};
+
+Incarnation drawIncarnation(World& world) {
+    Incarnation drawn;
+    for (auto& byte : drawn.bytes) byte = static_cast<std::uint8_t>(world.random().next());
+    return drawn;
+}
+
+}  // namespace
+
+Process::Process(const Site& site, int host, unsigned its_start)
+    : start(its_start), site_(site), removing_(Ledger::kRegions, false) {
+    World& world = *site.world;
+    seat.host = host;
+    seat.label = fmt::format("{}{}", static_cast<char>('A' + host), start);
+    seat.ahead = world.span({}, 500 * kMillisecond);
+    log_ = std::make_shared<spdlog::logger>("sim", std::make_shared<TraceSink>(world, seat.label));
+    log_->set_level(world.tracing() ? spdlog::level::debug : spdlog::level::critical);
+    incarnation = drawIncarnation(world);
+    const Endpoint control{hostAddress(host), kControlPort};
+    name = site.store ? fmt::format("segment-{}", static_cast<char>('A' + host)) : control.toString();
+    world.say("{} starts", seat.label);
+
+    control_loop_ = std::make_unique<SimLoop>(*site.system, world, *site.network, seat, "ctl");
+    for (unsigned i = 0; i < site.data_loops; ++i)
+        data_loops_.push_back(std::make_unique<SimLoop>(*site.system, world, *site.network, seat, "data"));
+    site.ledger->processStarted(host, start);
+    site.network->setPower(host, true);
+
+    Supervisor::Plan plan;
+    plan.control_loop = control_loop_.get();
+    for (const auto& loop : data_loops_) plan.data_loops.push_back(loop.get());
+    plan.local.name = name;
+    plan.local.incarnation = incarnation;
+    plan.local.boot_id = "simulated";
+    plan.local.control = control;
+    if (site.store) {
+        auto store = std::make_unique<SimStore>(site.store, *control_loop_);
+        store_ = store->link();
+        static_cast<void>(store->start(*control_loop_));
+        plan.store = std::move(store);
+    }
+    plan.listener = site.network->listen(*control_loop_);
+    plan.regions = &regions;
+    plan.batches = &batches;
+    plan.board = &board;
+    plan.settings = &site.config;
+    plan.on_ended = [this] { ended_ = true; };
+    plan.on_data_plane_gone = [this](const Status& why) { batches.endAll(why); };
+    plan.on_fatal = [this](const Status& why) { site_.world->fail(seat.label + ": " + why.toString()); };
+    supervisor_ = spawnHosted<Supervisor>(*control_loop_, std::move(plan), log_);
+    const auto* root = static_cast<Supervisor*>(caf::actor_cast<caf::abstract_actor*>(supervisor_));
+    directory_ = root->directory();
+    trackers_ = root->trackers();
+
+    const auto heard = [this](const PeerEvent& event) {
+        site_.world->say("{} hears that {} is {}", seat.label, event.name,
+                         event.state == PeerState::Up ? "up" : "down: " + event.cause.toString());
+        up[event.segment] = event.state == PeerState::Up;
+        if (event.state == PeerState::Down) last_down[event.segment] = site_.world->now();
+    };
+    ear_ = spawnHosted<Ear>(*control_loop_, heard, log_);
+    caf::anon_send(directory_, SubscribePeers{ear_});
+
+    transport = std::make_shared<SimTransport>(
+        SimTransport::Place{site.world, site.network, site.ledger, &seat, site.characters, &nics});
+    const TransportContext context{site.config, regions, incarnation, hostAddress(host), site.data_loops, log_};
+    static_cast<void>(transport->install(context));
+    for (unsigned i = 0; i < Ledger::kRegions; ++i) registerRegion(i);
+    caf::anon_send(supervisor_,
+                   InstallTransport{transport, 1, [this](const Status& done) { installed_ = done.isOk(); }});
+    publish([](const Status&) {});
+}
+
+Process::~Process() {
+    if (!ended_) kill(true);
+    runToTheEnd();
+    ear_ = nullptr;
+    supervisor_ = nullptr;
+    directory_ = nullptr;
+    trackers_.clear();
+}
+
+// --- what an application calls -----------------------------------------------------------------------------------
+
+void Process::registerRegion(unsigned index) {
+    if (removing_[index] || site_.ledger->registered(seat.host, index)) return;
+    Region wanted;
+    wanted.range = Ledger::region(seat.host, index);
+    const auto region = regions.reserve(wanted);
+    if (!region) return site_.world->fail(seat.label + ": reserve: " + region.status().toString());
+    if (!transport->registerMemory(*region)) return regions.remove(region->id);
+    site_.ledger->setRegistered(seat.host, index, true);
+    regions.commit(region->id);
+    caf::anon_send(directory_, PublishLocal{});
+}
+
+void Process::unregisterRegion(unsigned index) {
+    if (removing_[index] || !site_.ledger->registered(seat.host, index)) return;
+    const auto region = regions.beginRemoval(Ledger::region(seat.host, index).addr);
+    if (!region) return site_.world->fail(seat.label + ": beginRemoval: " + region.status().toString());
+    removing_[index] = true;
+    site_.world->say("{} unregisters region {}", seat.label, index);
+    const auto answered = [this, index, region = *region](const Result<std::vector<BatchID>>& users) {
+        removing_[index] = false;
+        if (!users || !users->empty()) {
+            site_.world->count("unregister_busy");
+            return regions.cancelRemoval(region.id);
+        }
+        site_.world->count("unregistered");
+        site_.world->say("{} unregistered region {}", seat.label, index);
+        for (const auto& [key, task] : site_.ledger->tasks()) {
+            const bool mine = task->host == seat.host && task->start == start && !task->terminal();
+            if (mine && region.range.overlaps({task->local, task->length}) && !isTerminal(task->status().s))
+                site_.world->fail(describe(*task) + " runs, and the region of its buffer was unregistered");
+        }
+        transport->unregisterMemory(region);
+        regions.remove(region.id);
+        site_.ledger->setRegistered(seat.host, index, false);
+        caf::anon_send(directory_, PublishLocal{});
+    };
+    caf::anon_send(supervisor_, QuiesceRange{region->range, regions.regions().version(),
+                                             control_loop_->now() + site_.config.unregister_timeout, answered});
+}
+
+void Process::open(const std::string& segment, std::function<void(Result<SegmentID>)> reply) {
+    caf::anon_send(directory_,
+                   OpenSegment{segment, control_loop_->now() + site_.config.open_timeout, std::move(reply)});
+}
+
+void Process::close(SegmentID segment, std::function<void(Status)> reply) {
+    caf::anon_send(directory_, CloseSegment{segment, std::move(reply)});
+}
+
+void Process::probe(SegmentID segment, std::function<void(Status)> reply) {
+    caf::anon_send(directory_, ProbePeer{segment, control_loop_->now() + 100 * kMillisecond, std::move(reply)});
+}
+
+void Process::publish(std::function<void(Status)> reply) { caf::anon_send(directory_, PublishLocal{std::move(reply)}); }
+
+/// As Loop::deliver: by a caller that takes the turn, or through the mailbox.
+template <class Message>
+void Process::hand(std::uint32_t tracker, Message message) {
+    auto& to = *caf::actor_cast<BatchTracker*>(trackers_[tracker]);
+    SimLoop& loop = *data_loops_[tracker];
+    // Nobody but the loop's own thread runs it while that is in the middle of a step.
+    if (loop.taken() || site_.world->chance(50)) return tell(to, message);
+    loop.step([&] { tell(to, message); });
+}
+
+void Process::submit(const SubmitTasks& tasks, std::uint32_t tracker) { hand(tracker, tasks); }
+
+void Process::endTasks(const EndTasks& request, std::uint32_t tracker) { hand(tracker, request); }
+
+void Process::shutDown() {
+    site_.world->say("{} shuts down", seat.label);
+    caf::anon_send_exit(ear_, caf::exit_reason::user_shutdown);
+    caf::anon_send(supervisor_, Shutdown{control_loop_->now() + kDrainBound});
+}
+
+// --- the simulation's side ---------------------------------------------------------------------------------------
+
+void Process::stopFor(Duration span) { seat.stands = std::max(seat.stands, site_.world->now() + span); }
+
+void Process::kill(bool power) {
+    if (std::exchange(killed_, true)) return;
+    site_.world->say("{} dies{}", seat.label, power ? "" : ", and its host loses power");
+    site_.network->setPower(seat.host, power);
+    site_.network->processGone(seat.host);
+    site_.ledger->processGone(seat.host);
+    if (store_) store_->reset();
+    if (ended_) return;
+    caf::anon_send_exit(ear_, caf::exit_reason::user_shutdown);
+    caf::anon_send(supervisor_, Shutdown{control_loop_->now() + kDrainBound});
+    const TimePoint bound = control_loop_->now() + 2 * kDrainBound;
+    for (;;) {
+        runToTheEnd();
+        if (ended_) return;
+        TimePoint next = control_loop_->nextDue();
+        for (const auto& loop : data_loops_) next = std::min(next, loop->nextDue());
+        if (next > bound) return site_.world->fail(seat.label + " does not end: its actors wait for nothing");
+        seat.ahead = std::max(seat.ahead, next - site_.world->now());
+    }
+}
+
+/// All that can run without time passing.
+void Process::runToTheEnd() {
+    constexpr int kMostSteps = 100'000;
+    for (int i = 0; i < kMostSteps; ++i) {
+        bool ran = false;
+        for (const auto& loop : data_loops_) {
+            if (!loop->busy()) continue;
+            loop->step();
+            ran = true;
+        }
+        if (control_loop_->busy()) {
+            control_loop_->step();
+            ran = true;
+        }
+        if (!ran) return;
+    }
+    site_.world->fail(seat.label + " runs for ever without time passing");
+}
+
+void Process::checkNothingLeft() {
+    for (const SimNic* nic : nics)
+        if (nic != nullptr && !nic->idle()) site_.world->fail(seat.label + " " + nic->name() + " holds requests");
+}
+
+}  // namespace troupe::sim

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <caf/actor.hpp>
+
+#include "actors/batch.h"
+#include "actors/segment_board.h"
+#include "actors/supervisor.h"
+#include "apps/sim/ledger.h"
+#include "apps/sim/network.h"
+#include "apps/sim/sim_loop.h"
+#include "apps/sim/sim_nic.h"
+#include "apps/sim/sim_store.h"
+#include "base/config.h"
+#include "transports/registration_table.h"
+
+namespace troupe::sim {
+
+/// What all processes of a simulation share, and how they are made.
+struct Site {
+    caf::actor_system* system = nullptr;
+    World* world = nullptr;
+    Network* network = nullptr;
+    Ledger* ledger = nullptr;
+    std::shared_ptr<InprocDirectory> store;  ///< Null: p2p.
+    Config config;
+    unsigned data_loops = 1;
+    std::vector<NicCharacter> characters;  ///< By data loop.
+};
+
+/// One start of an engine on a host: the loops, the tables and the actors that TransferEngine puts together, in the
+/// same order and with the same calls, but without its threads and locks.
+class Process {
+  public:
+    Process(const Site& site, int host, unsigned start);
+    ~Process();
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
+
+    // --- what an application calls; answers come through the loops ---------------------------------------------------
+
+    void registerRegion(unsigned region);
+    /// Its answer is in the ledger.
+    void unregisterRegion(unsigned region);
+    bool regionBusy(unsigned region) const { return removing_[region]; }
+    void open(const std::string& name, std::function<void(Result<SegmentID>)> reply);
+    void close(SegmentID segment, std::function<void(Status)> reply);
+    void probe(SegmentID segment, std::function<void(Status)> reply);
+    void publish(std::function<void(Status)> reply);
+    void submit(const SubmitTasks& tasks, std::uint32_t tracker);
+    void endTasks(const EndTasks& request, std::uint32_t tracker);
+    /// The engine ends as by freeEngine.
+    void shutDown();
+
+    // --- the simulation's side -----------------------------------------------------------------------------------
+
+    /// The process is no more: what it was in the middle of goes nowhere. `power`: its kernel lives and closes its
+    /// streams. Its actors are then ended where nobody hears them, and have to end in time.
+    void kill(bool power);
+    bool ended() const { return ended_; }
+    bool ready() const { return installed_; }
+    /// Nothing of a transfer is left anywhere.
+    void checkNothingLeft();
+    void stopFor(Duration span);
+
+    Seat seat;
+    const unsigned start;
+    Incarnation incarnation;
+    std::string name;
+    RegistrationTable regions;
+    SegmentBoard board;
+    BatchTable batches{4096};
+    std::vector<SimNic*> nics;
+    std::shared_ptr<SimTransport> transport;
+    std::map<SegmentID, TimePoint> last_down;  ///< Of peers: when the application heard of it.
+    std::map<SegmentID, bool> up;              ///< Peers that it was told are up.
+    std::uint32_t trackers() const { return static_cast<std::uint32_t>(trackers_.size()); }
+    SimLoop& dataLoop(std::uint32_t index) { return *data_loops_[index]; }
+    SimLoop& controlLoop() { return *control_loop_; }
+    const Config& config() const { return site_.config; }
+
+  private:
+    template <class Message>
+    void hand(std::uint32_t tracker, Message message);
+    void runToTheEnd();
+
+    const Site& site_;
+    Logger log_;
+    std::unique_ptr<SimLoop> control_loop_;
+    std::vector<std::unique_ptr<SimLoop>> data_loops_;
+    SimStore::Link store_;
+    caf::actor ear_;  ///< Hears PeerEvents.
+    caf::actor supervisor_;
+    caf::actor directory_;
+    std::vector<caf::actor> trackers_;
+    bool installed_ = false;
+    bool ended_ = false;
+    bool killed_ = false;
+    std::vector<bool> removing_;
+};
+
+}  // namespace troupe::sim

@@ -1,0 +1,422 @@
+#include "apps/sim/sim_nic.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::sim {
+
+namespace {
+
+// Of a peer's request, worked on in one go.
+constexpr std::uint64_t kChunk = 128;
+constexpr auto kLongestChunk = 20 * kMicrosecond;
+
+// Between a reset and the last thing that the device does for a request.
+constexpr auto kLongestFlush = 500 * kMicrosecond;
+
+// How long what could not be quiesced goes on.
+constexpr auto kLongestLate = 50 * kMillisecond;
+
+constexpr std::size_t kTakenPerPoll = 8;
+
+std::uint64_t address(const std::byte* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+
+}  // namespace
+
+Packet Packet::answer(Kind its_kind) const {
+    Packet packet;
+    packet.kind = its_kind;
+    packet.from_host = to_host;
+    packet.from_nic = to_nic;
+    packet.to_host = from_host;
+    packet.to_nic = from_nic;
+    packet.from = expect;
+    packet.expect = from;
+    packet.epoch = epoch;
+    packet.id = id;
+    packet.addr = addr;
+    packet.length = length;
+    packet.task = task;
+    return packet;
+}
+
+SimNic::SimNic(World& world, Network& network, Ledger& ledger, const Seat& seat, unsigned index, NicInfo info,
+               NicCharacter character, const TransportContext& context, std::vector<SimNic*>& registry)
+    : world_(world),
+      network_(network),
+      ledger_(ledger),
+      seat_(seat),
+      index_(index),
+      info_(std::move(info)),
+      character_(character),
+      self_(context.incarnation),
+      registry_(registry),
+      regions_(context.regions.regions()),
+      next_id_((static_cast<std::uint64_t>(index) + 1) << 32) {
+    network_.addNic(seat_.host, index_, this);
+    registry_[index_] = this;
+}
+
+/// The device's end is the proof that nothing touches a buffer any more.
+SimNic::~SimNic() {
+    network_.removeNic(seat_.host, index_, this);
+    registry_[index_] = nullptr;
+}
+
+// --- paths -------------------------------------------------------------------------------------------------------
+
+Result<PathId> SimNic::openPath(std::shared_ptr<const Peer> peer) {
+    Path path;
+    path.host = hostOfAddress(peer->host);
+    if (path.host < 0 || peer->desc->lane_ports.empty())
+        return Status(Code::TransportMissing, "segment " + peer->name + " serves no simulated Nic");
+    path.nic = peer->desc->lane_ports[index_ % peer->desc->lane_ports.size()] - kFirstNicPort;
+    path.peer = std::move(peer);
+    path.epoch = next_epoch_++;
+    paths_.emplace(next_path_, std::move(path));
+    return next_path_++;
+}
+
+void SimNic::closePath(PathId path, const Status& cause) {
+    if (paths_.count(path) == 0) return world_.fail(seat_.label + ": closePath of a path that is not open");
+    endPath(path, cause, false);
+    paths_.erase(path);
+}
+
+void SimNic::resetPath(PathId path, const Status& cause) {
+    if (paths_.count(path) == 0) return world_.fail(seat_.label + ": resetPath of a path that is not open");
+    world_.say("{} {}: path to {} is reset", seat_.label, info_.name, paths_.at(path).peer->name);
+    endPath(path, cause, true);
+}
+
+void SimNic::endPath(PathId id, const Status& cause, bool retryable) {
+    Path& path = paths_.at(id);
+    path.epoch = next_epoch_++;
+    path.bytes = 0;
+    path.requests = 0;
+    for (auto& [number, posted] : posted_)
+        if (posted.path == id && !posted.dying) die(posted, cause, retryable);
+}
+
+void SimNic::die(Posted& posted, const Status& cause, bool retryable) {
+    posted.dying = true;
+    posted.cause = cause;
+    posted.retryable = retryable;
+    posted.next = seat_.ahead + world_.now() + world_.span({}, kLongestFlush);
+}
+
+/// The last that is heard of a request which failed.
+void SimNic::bury(std::uint64_t id, Posted& posted, Sweep& sweep) {
+    const WorkRequest& request = posted.request;
+    const bool read = request.opcode == Opcode::Read;
+    const bool late = read && world_.chance(character_.late);
+    // Until here the device may touch the buffer, and does.
+    if (read)
+        ledger_.writeLocal(seat_.host, address(request.local), std::vector<std::byte>(request.length, std::byte{0xee}));
+    else
+        ledger_.readLocal(seat_.host, address(request.local), request.length);
+    sweep.failed.push_back({request, posted.cause, posted.retryable, !late});
+    if (!late) return;
+    world_.count("late_completions");
+    Posted goes_on = posted;
+    goes_on.next = seat_.ahead + world_.now() + world_.span(kMillisecond, kLongestLate);
+    late_.emplace(id, std::move(goes_on));
+}
+
+void SimNic::setDown(bool down) {
+    down_ = down;
+    if (!down) return;
+    const Status lost(Code::ConnectionLost, "the link of " + info_.name + " went down");
+    for (const auto& [id, path] : paths_) endPath(id, lost, true);
+    jobs_.clear();
+    inbox_.clear();
+    for (auto& [key, caller] : callers_) caller.begun.clear();
+}
+
+// --- posting -----------------------------------------------------------------------------------------------------
+
+std::size_t SimNic::post(PathId id, std::span<const WorkRequest> requests) {
+    const auto found = paths_.find(id);
+    if (found == paths_.end()) {
+        world_.fail(seat_.label + ": post on a path that is not open");
+        return requests.size();
+    }
+    Path& path = found->second;
+    std::size_t taken = 0;
+    for (const WorkRequest& request : requests) {
+        if (path.requests >= info_.window_requests) break;
+        const ByteRange local{address(request.local), request.length};
+        if (request.length == 0 || request.length > info_.slice_bytes)
+            world_.fail(fmt::format("{}: a work request of {} bytes", seat_.label, request.length));
+        for (const auto& [number, late] : late_)
+            if (local.overlaps({address(late.request.local), late.request.length}))
+                world_.fail(seat_.label + ": a buffer is used again before the earlier attempt is quiesced");
+        Posted posted;
+        posted.path = id;
+        posted.request = request;
+        posted.epoch = path.epoch;
+        posted_.emplace(next_id_++, std::move(posted));
+        path.bytes += request.length;
+        ++path.requests;
+        ++taken;
+    }
+    return taken;
+}
+
+void SimNic::transmit(std::uint64_t id, Posted& posted) {
+    const Path& path = paths_.at(posted.path);
+    ++posted.attempts;
+    posted.next = now_ + character_.patience * std::min(posted.attempts, 8u);
+    if (down_) return;
+    Packet packet;
+    packet.kind = posted.request.opcode == Opcode::Read ? Packet::Kind::Read : Packet::Kind::Write;
+    packet.from_host = seat_.host;
+    packet.from_nic = index_;
+    packet.to_host = path.host;
+    packet.to_nic = path.nic;
+    packet.from = self_;
+    packet.expect = path.peer->desc->incarnation;
+    packet.epoch = posted.epoch;
+    packet.id = id;
+    packet.addr = posted.request.remote;
+    packet.length = posted.request.length;
+    packet.task = ledger_.ownerOf(seat_.host, address(posted.request.local));
+    if (packet.kind == Packet::Kind::Write)
+        packet.payload = ledger_.readLocal(seat_.host, address(posted.request.local), posted.request.length);
+    network_.send(std::move(packet));
+}
+
+void SimNic::forget(std::uint64_t id) {
+    const auto found = posted_.find(id);
+    if (const auto path = paths_.find(found->second.path);
+        path != paths_.end() && path->second.epoch == found->second.epoch) {
+        path->second.bytes -= found->second.request.length;
+        --path->second.requests;
+    }
+    posted_.erase(found);
+}
+
+// --- one pass ----------------------------------------------------------------------------------------------------
+
+bool SimNic::poll(TimePoint now, Sweep& sweep) {
+    now_ = now;
+    bool moved = false;
+    for (std::size_t i = 0; i < kTakenPerPoll && !inbox_.empty(); ++i) {
+        const Packet packet = std::move(inbox_.front());
+        inbox_.pop_front();
+        take(packet, sweep);
+        moved = true;
+    }
+    for (std::size_t i = 0; i < jobs_.size();) {
+        if (jobs_[i].next > now) {
+            ++i;
+            continue;
+        }
+        moved = true;
+        if (work(jobs_[i]))
+            jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+        else
+            ++i;
+    }
+    std::vector<PathId> broken;
+    for (auto& [id, posted] : posted_) {
+        if (posted.dying || posted.lost || posted.next > now) continue;
+        moved = true;
+        if (character_.attempts != 0 && posted.attempts >= character_.attempts)
+            broken.push_back(posted.path);
+        else
+            transmit(id, posted);
+    }
+    for (const PathId path : broken)
+        endPath(path, Status(Code::ConnectionLost, paths_.at(path).peer->name + " does not answer"), true);
+    std::vector<std::uint64_t> over;
+    for (auto& [id, posted] : posted_) {
+        if (!posted.dying || posted.next > now) continue;
+        bury(id, posted, sweep);
+        over.push_back(id);
+    }
+    for (const std::uint64_t id : over) forget(id);
+    for (auto late = late_.begin(); late != late_.end();) {
+        if (late->second.next > now) {
+            ++late;
+            continue;
+        }
+        const WorkRequest& request = late->second.request;
+        ledger_.writeLocal(seat_.host, address(request.local), std::vector<std::byte>(request.length, std::byte{0xdd}));
+        late = late_.erase(late);
+    }
+    return moved || !over.empty() || !sweep.empty();
+}
+
+TimePoint SimNic::nextDeadline() const {
+    if (!inbox_.empty()) return TimePoint::min();
+    TimePoint next = kForever;
+    for (const Job& job : jobs_) next = std::min(next, job.next);
+    for (const auto& [id, posted] : posted_)
+        if (!posted.lost || posted.dying) next = std::min(next, posted.next);
+    for (const auto& [id, late] : late_) next = std::min(next, late.next);
+    return next;
+}
+
+void SimNic::take(const Packet& packet, Sweep& sweep) {
+    if (down_) return;
+    if (packet.isRequest())
+        takeRequest(packet);
+    else
+        takeAnswer(packet, sweep);
+}
+
+// --- what peers ask ----------------------------------------------------------------------------------------------
+
+void SimNic::refuse(const Packet& request, const Status& why) {
+    Packet answer = request.answer(Packet::Kind::Refused);
+    answer.refusal = why;
+    network_.send(std::move(answer));
+}
+
+void SimNic::takeRequest(const Packet& packet) {
+    if (packet.expect != self_)
+        return refuse(packet, Status(Code::StaleIncarnation, "another incarnation lives there now"));
+    Caller& caller = callers_[{packet.from, packet.from_nic}];
+    if (packet.epoch < caller.epoch) return;
+    if (packet.epoch > caller.epoch) {
+        // A new connection ends the one before it, and what was being done for it.
+        caller.epoch = packet.epoch;
+        caller.begun.clear();
+        caller.applied.clear();
+        std::erase_if(jobs_, [&](const Job& job) {
+            return job.request.from == packet.from && job.request.from_nic == packet.from_nic;
+        });
+    }
+    if (caller.applied.count(packet.id) != 0) return network_.send(packet.answer(Packet::Kind::WriteDone));
+    if (!caller.begun.insert(packet.id).second) return;
+    const bool write = packet.kind == Packet::Kind::Write;
+    const Status allowed = regions_.get().covers({packet.addr, packet.length}, true, write);
+    if (!allowed) {
+        caller.begun.erase(packet.id);
+        return refuse(packet, allowed);
+    }
+    Job job;
+    job.request = packet;
+    job.next = now_ + world_.span({}, kLongestChunk) * seat_.slowness;
+    jobs_.push_back(std::move(job));
+}
+
+/// True when it is done.
+bool SimNic::work(Job& job) {
+    const Packet& request = job.request;
+    const std::uint64_t count = std::min(kChunk, request.length - job.done);
+    if (request.kind == Packet::Kind::Write) {
+        ledger_.writeServed(seat_.host, request.addr + job.done, request.payload.data() + job.done, count,
+                            request.task);
+    } else {
+        const auto part = ledger_.readServed(seat_.host, request.addr + job.done, count, request.task);
+        job.read.insert(job.read.end(), part.begin(), part.end());
+    }
+    job.done += count;
+    job.next = now_ + world_.span({}, kLongestChunk) * seat_.slowness;
+    if (job.done < request.length) return false;
+    Caller& caller = callers_[{request.from, request.from_nic}];
+    caller.begun.erase(request.id);
+    if (request.kind == Packet::Kind::Write) {
+        caller.applied.insert(request.id);
+        network_.send(request.answer(Packet::Kind::WriteDone));
+    } else {
+        Packet answer = request.answer(Packet::Kind::ReadData);
+        answer.payload = std::move(job.read);
+        network_.send(std::move(answer));
+    }
+    return true;
+}
+
+bool SimNic::servesPeerIn(const ByteRange& range) const {
+    return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& job) {
+        return range.overlaps({job.request.addr, job.request.length});
+    });
+}
+
+void SimNic::cutPeersIn(const ByteRange& range) {
+    std::erase_if(jobs_, [&](const Job& job) {
+        if (!range.overlaps({job.request.addr, job.request.length})) return false;
+        network_.send(job.request.answer(Packet::Kind::Unreachable));
+        callers_[{job.request.from, job.request.from_nic}].begun.erase(job.request.id);
+        return true;
+    });
+}
+
+// --- what peers answer -------------------------------------------------------------------------------------------
+
+void SimNic::takeAnswer(const Packet& packet, Sweep& sweep) {
+    const auto found = posted_.find(packet.id);
+    // Of an earlier epoch, or a second time.
+    if (packet.expect != self_ || found == posted_.end() || found->second.epoch != packet.epoch ||
+        found->second.dying || found->second.lost)
+        return;
+    Posted& posted = found->second;
+    const WorkRequest request = posted.request;
+    switch (packet.kind) {
+        case Packet::Kind::Refused: {
+            sweep.failed.push_back({request, packet.refusal, false, true});
+            return forget(packet.id);
+        }
+        case Packet::Kind::Unreachable:
+            return endPath(posted.path, Status(Code::ConnectionLost, "the connection was reset by the peer's host"),
+                           true);
+        case Packet::Kind::ReadData: ledger_.writeLocal(seat_.host, address(request.local), packet.payload); break;
+        default: break;
+    }
+    if (world_.random().below(1000) < character_.lost_completions) {
+        world_.count("lost_completions");
+        posted.lost = true;
+        return;
+    }
+    sweep.complete(request.cookie, request.length);
+    forget(packet.id);
+}
+
+// --- the transport -----------------------------------------------------------------------------------------------
+
+Status SimTransport::install(const TransportContext& context) {
+    place_.nics->assign(place_.characters.size(), nullptr);
+    for (unsigned i = 0; i < place_.characters.size(); ++i) {
+        const NicCharacter& character = place_.characters[i];
+        NicInfo info;
+        info.name = "sim" + std::to_string(i);
+        info.transport = "sim";
+        info.slice_bytes = character.slice_bytes;
+        info.merge_bytes = character.merge_bytes;
+        info.window_bytes = character.window_bytes;
+        info.window_requests = character.window_requests;
+        auto nic = std::make_unique<SimNic>(*place_.world, *place_.network, *place_.ledger, *place_.seat, i, info,
+                                            character, context, *place_.nics);
+        nics_.push_back({i, std::move(nic)});
+    }
+    return Status::ok();
+}
+
+Status SimTransport::registerMemory(const Region& region) {
+    if (place_.world->chance(refusals)) {
+        place_.world->count("registrations_refused");
+        return {Code::ResourceExhausted, "the device has no keys left"};
+    }
+    registered_.insert(region.id);
+    return Status::ok();
+}
+
+void SimTransport::unregisterMemory(const Region& region) {
+    if (registered_.erase(region.id) == 0) place_.world->fail("a region was unregistered that was not registered");
+}
+
+void SimTransport::describe(SegmentDesc& desc) const {
+    desc.transports.push_back(name());
+    for (std::uint16_t i = 0; i < place_.characters.size(); ++i)
+        desc.lane_ports.push_back(static_cast<std::uint16_t>(kFirstNicPort + i));
+}
+
+Status SimTransport::reaches(const SegmentDesc& peer) const {
+    const auto& theirs = peer.transports;
+    if (std::find(theirs.begin(), theirs.end(), name()) != theirs.end()) return Status::ok();
+    return {Code::TransportMissing, "segment " + peer.name + " has no simulated Nics"};
+}
+
+}  // namespace troupe::sim

@@ -1,0 +1,223 @@
+#include "apps/sim/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::sim {
+
+namespace {
+
+constexpr auto kLongestAct = 3 * kMillisecond;
+
+int drawHosts(Random& random) { return static_cast<int>(2 + random.below(kMaxHosts - 1)); }
+
+}  // namespace
+
+Outcome simulate(caf::actor_system& system, std::uint64_t seed, bool tracing) {
+    Simulation simulation(system, seed, tracing);
+    return simulation.run();
+}
+
+Simulation::Simulation(caf::actor_system& system, std::uint64_t seed, bool tracing)
+    : world_(seed, tracing),
+      network_(world_),
+      ledger_(world_, kMaxHosts),
+      hosts_(static_cast<std::size_t>(drawHosts(world_.random()))),
+      deaths_(hosts_.size(), std::vector<TimePoint>(1, kForever)),
+      seed_(seed) {
+    site_.system = &system;
+    site_.world = &world_;
+    site_.network = &network_;
+    site_.ledger = &ledger_;
+    drawSetting();
+    world_.after_step = [this](SimLoop& loop) {
+        Host& host = hosts_[static_cast<std::size_t>(loop.seat().host)];
+        if (host.workload) host.workload->observe();
+    };
+}
+
+Simulation::~Simulation() {
+    world_.after_step = nullptr;
+    for (std::size_t i = 0; i < hosts_.size(); ++i)
+        if (hosts_[i].process) endProcess(static_cast<int>(i), true);
+}
+
+void Simulation::drawSetting() {
+    Random& random = world_.random();
+    Config& config = site_.config;
+    // Times are short, so that much happens in little; their proportions are those of the defaults.
+    config.keepalive_interval = std::chrono::milliseconds(50);
+    config.keepalive_timeout = std::chrono::milliseconds(150);
+    config.connect_timeout = std::chrono::milliseconds(200);
+    config.handshake_timeout = std::chrono::milliseconds(150);
+    config.open_timeout = std::chrono::milliseconds(500);
+    config.transfer_timeout = std::chrono::milliseconds(2000);
+    config.unregister_timeout = std::chrono::milliseconds(300);
+    config.lease_ttl = std::chrono::seconds(1 + random.below(3));
+    site_.data_loops = static_cast<unsigned>(1 + random.below(3));
+    if (random.chance(50)) site_.store = std::make_shared<InprocDirectory>();
+    for (unsigned i = 0; i < site_.data_loops; ++i) site_.characters.push_back(drawCharacter());
+    // A few kinds of faults at a time: all of them at once leave nothing standing on which a defect would show.
+    const std::uint64_t kinds = random.below(6);
+    for (std::uint64_t i = 0; i < kinds; ++i)
+        faults_.push_back(static_cast<Fault>(random.below(static_cast<std::uint64_t>(kFaults))));
+    between_faults_ = world_.span(5 * kMillisecond, 150 * kMillisecond);
+    setting_ = fmt::format("{} engines of {} data loops, {}, faults:", hosts_.size(), site_.data_loops,
+                           site_.store ? "a store" : "p2p");
+    for (const Fault fault : faults_) setting_ += fmt::format(" {}", nameOf(fault));
+    world_.say("{}", setting_);
+}
+
+NicCharacter Simulation::drawCharacter() {
+    Random& random = world_.random();
+    NicCharacter character;
+    character.slice_bytes = 128u << random.below(4);
+    character.merge_bytes = random.chance(70) ? character.slice_bytes : 0;
+    character.window_bytes = character.slice_bytes * (1 + random.below(8));
+    character.window_requests = static_cast<std::uint32_t>(1 + random.below(16));
+    character.patience = world_.span(kMillisecond, 10 * kMillisecond);
+    character.attempts = random.chance(30) ? 0 : static_cast<unsigned>(2 + random.below(5));
+    if (random.chance(30)) character.lost_completions = static_cast<unsigned>(1 + random.below(30));
+    if (random.chance(30)) character.late = static_cast<unsigned>(random.below(60));
+    return character;
+}
+
+// --- processes ---------------------------------------------------------------------------------------------------
+
+void Simulation::startProcess(int at) {
+    Host& host = hosts_[static_cast<std::size_t>(at)];
+    if (host.process) return;
+    ++host.starts;
+    deaths_[static_cast<std::size_t>(at)].push_back(kForever);
+    host.process = std::make_unique<Process>(site_, at, host.starts);
+    host.workload = std::make_unique<Workload>(site_, *host.process, static_cast<int>(hosts_.size()), deaths_);
+    if (calm_) host.workload->calmDown();
+    scheduleAct(at, host.starts);
+}
+
+void Simulation::endProcess(int at, bool power) {
+    Host& host = hosts_[static_cast<std::size_t>(at)];
+    if (!host.process) return;
+    deaths_[static_cast<std::size_t>(at)][host.starts] = world_.now();
+    host.process->kill(power);
+    host.workload->gone();
+    host.workload.reset();
+    host.process.reset();
+}
+
+void Simulation::scheduleAct(int at, unsigned start) {
+    world_.after(world_.span({}, kLongestAct), [this, at, start] {
+        Host& host = hosts_[static_cast<std::size_t>(at)];
+        if (calm_ || !host.process || host.starts != start) return;
+        // An application that is stopped with its process does nothing, either.
+        if (host.process->seat.stands <= world_.now() && host.process->ready()) host.workload->act();
+        scheduleAct(at, start);
+    });
+}
+
+// --- a run -------------------------------------------------------------------------------------------------------
+
+Outcome Simulation::run() {
+    const TimePoint began = world_.now();
+    for (std::size_t i = 0; i < hosts_.size(); ++i) startProcess(static_cast<int>(i));
+    scheduleFault();
+    world_.run(world_.now() + world_.span(200 * kMillisecond, 1000 * kMillisecond), {});
+    heal();
+    proveThatAllIsWell();
+    endInOrder();
+
+    Outcome outcome;
+    outcome.seed = seed_;
+    outcome.violation = world_.violation();
+    outcome.fingerprint = world_.fingerprint();
+    outcome.virtual_seconds = std::chrono::duration<double>(world_.now() - began).count();
+    outcome.steps = world_.steps();
+    outcome.counts = world_.counts();
+    outcome.setting = setting_;
+    outcome.trace.assign(world_.lines().begin(), world_.lines().end());
+    return outcome;
+}
+
+void Simulation::heal() {
+    world_.say("everything heals");
+    calm_ = true;
+    network_.heal();
+    if (site_.store) {
+        site_.store->setDelay({});
+        site_.store->setOutage(false);
+    }
+    for (std::size_t i = 0; i < hosts_.size(); ++i) {
+        startProcess(static_cast<int>(i));
+        hosts_[i].process->seat.slowness = 1;
+        hosts_[i].process->seat.stands = std::min(hosts_[i].process->seat.stands, world_.now());
+        hosts_[i].workload->calmDown();
+    }
+}
+
+void Simulation::mustReach(const std::string& what, Duration bound, const std::function<bool()>& reached) {
+    // Asked now and then: it is not for nothing.
+    int countdown = 0;
+    bool there = false;
+    world_.run(world_.now() + bound, [&] {
+        if (--countdown > 0) return false;
+        countdown = 20;
+        return there = reached();
+    });
+    if (!there && !world_.failed() && !reached()) world_.fail(what);
+}
+
+void Simulation::proveThatAllIsWell() {
+    const auto all = [this](const std::function<bool(Workload&)>& holds) {
+        return std::all_of(hosts_.begin(), hosts_.end(), [&](const Host& host) { return holds(*host.workload); });
+    };
+    mustReach("tasks have not ended", std::chrono::seconds(10),
+              [&] { return all([](Workload& each) { return each.process().ready() && each.idle(); }); });
+    if (world_.failed()) return;
+    // Peers that could not be found are found again, once and for all.
+    mustReach("not every peer can be opened, or memory registered, though nothing is wrong any more",
+              std::chrono::seconds(20), [&] {
+                  return all([](Workload& each) {
+                      each.mend();
+                      return each.mended();
+                  });
+              });
+    if (world_.failed()) return;
+    // A peer may have been restarted a moment ago, so one round may fail.
+    mustReach("a path does not work, though nothing is wrong any more", std::chrono::seconds(20), [&] {
+        return all([](Workload& each) {
+            each.mend();
+            each.visitAll();
+            return each.visitedAll();
+        });
+    });
+    mustReach("tasks have not ended", std::chrono::seconds(5),
+              [&] { return all([](Workload& each) { return each.idle(); }); });
+    if (world_.failed()) return;
+    ledger_.compareAll();
+    for (const Host& host : hosts_) host.process->checkNothingLeft();
+    if (site_.store && site_.store->names().size() != hosts_.size())
+        mustReach("a live engine is not in the store", std::chrono::seconds(5),
+                  [&] { return site_.store->names().size() == hosts_.size(); });
+}
+
+void Simulation::endInOrder() {
+    if (world_.failed()) return;
+    for (const Host& host : hosts_) host.workload->closeAll();
+    mustReach("segments are not closed", std::chrono::seconds(1), [&] {
+        return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.workload->nothingOpen(); });
+    });
+    for (const Host& host : hosts_) {
+        host.workload->freeAll();
+        host.process->shutDown();
+    }
+    mustReach("engines do not end", std::chrono::seconds(3), [&] {
+        return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.process->ended(); });
+    });
+    if (world_.failed()) return;
+    if (network_.openEnds() != 0)
+        world_.fail(fmt::format("{} control connections are left after all engines ended", network_.openEnds()));
+    if (site_.store && !site_.store->names().empty())
+        world_.fail("the store has records of engines that ended in order");
+}
+
+}  // namespace troupe::sim

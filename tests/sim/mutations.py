@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Does the simulator find defects? Puts deliberate ones into a copy of the sources, builds it once, and runs seeds with one
+of them awake at a time until a rule is broken. Every one must be found within --seeds.
+
+    tests/sim/mutations.py [--seeds 500] [--only NAME,...] [--json] [--list]
+
+Works in build/mutations; the tree itself is not touched. Exit code 1: one was not found, or its text is not in the
+sources any more."""
+
+import argparse
+import filecmp
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WORK = os.path.join(ROOT, "build", "mutations")
+TREE = os.path.join(WORK, "tree")
+
+TRACKER = "actors/tracker_logic.cpp"
+WORKER = "actors/worker_logic.cpp"
+
+# Name, what it means, file, text, what it becomes. MUTANT is true in the run that is for this one.
+MUTATIONS = [
+    ("early_failure", "a doomed task ends while its flights are out", TRACKER,
+     "if (const Task& task = batch->task(index); task.in_flight == 0)",
+     "if (const Task& task = batch->task(index); task.in_flight == 0 || MUTANT)"),
+    ("no_incarnation_check", "a worker sends a train to whoever lives at the peer's address", WORKER,
+     "} else if (entry.peer->desc->incarnation != train.incarnation) {",
+     "} else if (entry.peer->desc->incarnation != train.incarnation && !MUTANT) {"),
+    ("predecessors_tasks_live", "a restarted peer gets the tasks that were meant for its predecessor", TRACKER,
+     "if (state.peer && state.segment == use.segment && state.peer->desc->incarnation != use.peer->desc->incarnation)",
+     "if (state.peer && state.segment == use.segment && !MUTANT &&\n"
+     "        state.peer->desc->incarnation != use.peer->desc->incarnation)"),
+    ("forgotten_credit", "a flight that failed keeps its place in the path's window", TRACKER,
+     "if (path->flights > 0) --path->flights;",
+     "if (path->flights > 0 && (settled.bytes == settled.length || !MUTANT)) --path->flights;"),
+    ("retry_before_quiescence", "a part is sent again while the Nic may still write its buffer", TRACKER,
+     "const bool retry = failed.quiesced && failed.retryable &&",
+     "const bool retry = (failed.quiesced || MUTANT) && failed.retryable &&"),
+    ("retry_over_another_path", "a lost WRITE is sent again by a Nic that does not fence the first attempt off", TRACKER,
+     "if (retry && failed.part.opcode == Opcode::Write &&",
+     "if (retry && !MUTANT && failed.part.opcode == Opcode::Write &&"),
+    ("dropped_peer_down", "nobody tells the data plane that a peer is down", "actors/segment_directory.cpp",
+     "tellDataPlane(DropPeer{event.index, Status(Code::PeerDown,",
+     "if (!MUTANT) tellDataPlane(DropPeer{event.index, Status(Code::PeerDown,"),
+    ("double_completion", "a completed task is counted twice", TRACKER,
+     "end(batch, i, TransferStatusEnum::COMPLETED);\n        }\n    }",
+     "end(batch, i, TransferStatusEnum::COMPLETED);\n            if (MUTANT) tally(batch);\n        }\n    }"),
+    ("lost_backlog", "what waits in a worker is dropped when its path is reset", WORKER,
+     "failBacklog(entry, reset.cause, true);",
+     "if (MUTANT) entry.backlog.clear();\n    failBacklog(entry, reset.cause, true);"),
+    ("no_reset", "a deadline or cancel does not reset the path that carries the task", TRACKER,
+     "doom(batch, index, cause);\n    resetPathsOf(batch.task(index));",
+     "doom(batch, index, cause);\n    if (!MUTANT) resetPathsOf(batch.task(index));"),
+    ("unregister_ignores_peers", "unregister does not wait for work of peers", "actors/supervisor.cpp",
+     "quiescePeers(request);\n", "MUTANT ? request.reply(gather->users) : quiescePeers(request);\n"),
+    ("unregister_ignores_tasks", "unregister does not wait for own tasks", TRACKER,
+     "auto users = batchesUsing(wait->range);",
+     "auto users = MUTANT ? std::vector<BatchID>() : batchesUsing(wait->range);"),
+    ("no_keepalive", "silence of a peer is not noticed", "actors/peer_monitor.cpp",
+     "if (now - channel_->lastReceived() > settings_.keepalive_timeout)",
+     "if (now - channel_->lastReceived() > settings_.keepalive_timeout && !MUTANT)"),
+    ("no_takeover", "a restarted engine leaves its name to its dead predecessor", "actors/local_publisher.cpp",
+     "if (status.code() == Code::AlreadyExists && !was_published_ && challenges_++ < kMaxChallenges)",
+     "if (status.code() == Code::AlreadyExists && !was_published_ && !MUTANT && challenges_++ < kMaxChallenges)"),
+]
+
+# At the top of every file that has one; the guard is for builds of several files as one.
+CHOOSER = """#ifndef TROUPE_MUTANT
+#define TROUPE_MUTANT
+#include <cstdlib>
+#include <string_view>
+static bool troupeMutant(const char* name) {
+    static const char* const chosen = std::getenv("TROUPE_MUTANT");
+    return chosen != nullptr && std::string_view(chosen) == name;
+}
+#endif
+"""
+
+
+def put_in(read, write):
+    """Rewrites every file that has a mutation; returns the names of those whose text is not there once."""
+    texts, missing = {}, []
+    for name, _, file, text, becomes in MUTATIONS:
+        source = texts.get(file) or CHOOSER + read(file)
+        if source.count(text) != 1:
+            missing.append(f"{name}: its text is {source.count(text)} times in {file}")
+        texts[file] = source.replace(text, becomes.replace("MUTANT", f'troupeMutant("{name}")'))
+    for file, text in texts.items():
+        write(file, text)
+    return missing
+
+
+def run(command, **options):
+    return subprocess.run(command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def read_original(file):
+    with open(os.path.join(ROOT, file)) as source:
+        return source.read()
+
+
+def put(file, text):
+    """What is the same stays as it is, so that it is not compiled again."""
+    target = os.path.join(TREE, file)
+    if os.path.exists(target):
+        with open(target) as old:
+            if old.read() == text:
+                return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "w") as out:
+        out.write(text)
+
+
+def copy_tree():
+    mutated = {file for _, _, file, _, _ in MUTATIONS}
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True, check=True,
+                            stdout=subprocess.PIPE).stdout.split()
+    for name in listed:
+        source, target = os.path.join(ROOT, name), os.path.join(TREE, name)
+        if name in mutated or not os.path.isfile(source):
+            continue
+        if os.path.exists(target) and filecmp.cmp(source, target, shallow=False):
+            continue
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copyfile(source, target)
+        shutil.copymode(source, target)
+
+
+def build():
+    steps = [["cmake", "--preset", "release"]] if not os.path.exists(f"{TREE}/build/release/build.ninja") else []
+    steps.append(["cmake", "--build", "--preset", "release", "--target", "sim_test"])
+    for step in steps:
+        done = run(step)
+        if done.returncode != 0:
+            sys.exit(done.stdout[-4000:])
+
+
+def try_one(name, meaning, seeds):
+    started = time.monotonic()
+    result = {"name": name, "meaning": meaning, "found": False}
+    try:
+        done = run([f"{TREE}/build/release/bin/sim_test", "--gtest_filter=Shares/SimulatorSeeds.KeepsTheRules/0"],
+                   timeout=900, env={**os.environ, "TROUPE_SIM_SEEDS": str(seeds), "TROUPE_MUTANT": name})
+    except subprocess.TimeoutExpired:
+        return {**result, "says": "it ran for 15 minutes"}
+    said = re.search(r"^seed (\d+): (.*)$", done.stdout, re.MULTILINE)
+    found = done.returncode != 0
+    return {**result, "found": found, "seed": int(said.group(1)) if said else None,
+            "says": said.group(2) if said else ("it crashed" if found else ""),
+            "seconds": round(time.monotonic() - started, 1)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for name, meaning, *_ in MUTATIONS:
+            print(f"{name:26} {meaning}")
+        return 0
+    copy_tree()
+    missing = put_in(read_original, put)
+    if missing:
+        sys.exit("\n".join(missing))
+    build()
+    wanted = set(filter(None, arguments.only.split(",")))
+    results = []
+    for name, meaning, *_ in MUTATIONS:
+        if wanted and name not in wanted:
+            continue
+        results.append(try_one(name, meaning, arguments.seeds))
+        last = results[-1]
+        if not arguments.json:
+            where = f"seed {last.get('seed')}" if last["found"] else "NOT FOUND"
+            print(f"{last['name']:26} {where:12} {last['says']}", flush=True)
+    missed = [each for each in results if not each["found"]]
+    if arguments.json:
+        print(json.dumps({"ok": not missed, "mutations": results}, indent=2))
+    else:
+        print(f"{len(results) - len(missed)} of {len(results)} found within {arguments.seeds} seeds")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
