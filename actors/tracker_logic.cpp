@@ -261,7 +261,9 @@ Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
 
     const ByteRange local{reinterpret_cast<std::uint64_t>(flight.local), flight.length};
     const ByteRange remote{flight.remote, flight.length};
-    if (worker.nic.same_address_space && !remote.wraps() && local.overlaps(remote)) {
+    // Equal addresses of another process are other memory.
+    const bool same_memory = worker.nic.same_address_space && peer.segment == kLocalSegmentID;
+    if (same_memory && !remote.wraps() && local.overlaps(remote)) {
         flight.whole = true;
     } else if (flight.length > worker.nic.slice_bytes) {
         const std::uint64_t piece = std::max(worker.nic.slice_bytes, worker.nic.window_bytes / kFlightsPerWindow);

@@ -85,7 +85,7 @@ struct NicInfo {
     std::uint64_t merge_bytes = 0;          ///< Adjacent requests are merged up to this; 0: never.
     std::uint64_t window_bytes = 8u << 20;  ///< Bytes in flight per path that keep it busy.
     std::uint32_t window_requests = 1024;   ///< Work requests in flight per path, at most.
-    bool same_address_space = false;        ///< It copies inside this process; see `slice_bytes` for what follows.
+    bool same_address_space = false;        ///< To the own segment it copies in this process; see `slice_bytes`.
     /// A write that failed has left nothing on its way to the peer, so it may be tried again over any path.
     bool fails_clean = false;
 };

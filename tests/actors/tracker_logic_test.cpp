@@ -179,21 +179,38 @@ TEST_F(Tracker, TheOwnLoopsWorkerIsPreferredAndOthersTakeWhatIsLeft) {
     EXPECT_EQ(flights[1], 2u);
 }
 
-TEST_F(Tracker, OverlappingRangesOfOneAddressSpaceGoWhole) {
+TEST_F(Tracker, OverlappingRangesOfTheOwnSegmentGoWhole) {
     auto info = nicInfo(100, 0, 1000);
     info.same_address_space = true;
     joinWorker(1, 0, info);
-    usePeer({1});
+    constexpr std::uint32_t kSelf = 1;
+    tracker_.onUsePeer(UsePeer{makePeer(kSelf), kLocalSegmentID, {1}});
     auto moved = spec(0, 5000);
+    moved.segment = kLocalSegmentID;
     moved.remote = reinterpret_cast<std::uint64_t>(moved.local) + 50;
     auto apart = spec(10000, 5000);
+    apart.segment = kLocalSegmentID;
     submit({moved, apart});
     const auto flights = output_.takeFlights();
     ASSERT_FALSE(flights.empty());
     EXPECT_TRUE(flights[0].whole);
     EXPECT_EQ(flights[0].length, 5000u);
-    succeed(flights[0], 1);
+    report(SliceReport{1, {}, {settledOf(flights[0], 5000, kSelf)}});
     for (const Flight& flight : output_.takeFlights()) EXPECT_FALSE(flight.whole);
+}
+
+TEST_F(Tracker, EqualAddressesOfAnotherProcessAreNoOverlap) {
+    auto info = nicInfo(100, 0, 1000);
+    info.same_address_space = true;
+    joinWorker(1, 0, info);
+    usePeer({1});
+    auto alike = spec(0, 5000);
+    alike.remote = reinterpret_cast<std::uint64_t>(alike.local) + 50;
+    submit({alike});
+    const auto flights = output_.takeFlights();
+    ASSERT_FALSE(flights.empty());
+    for (const Flight& flight : flights) EXPECT_FALSE(flight.whole);
+    EXPECT_LT(flights[0].length, 5000u);
 }
 
 // --- failures ----------------------------------------------------------------------------------------------------
