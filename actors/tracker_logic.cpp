@@ -319,9 +319,7 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             run.offset = offset;
             if (offset != 0 || limit != task.length) run.limit = limit;
             run.merge = !take_apart;
-            // Bytes of a lost WRITE may still be under way; the Nic that sent them fences them off when it connects
-            // anew, another would not.
-            if (retry && failed.part.opcode == Opcode::Write && !workers_[worker].nic.fails_clean) run.worker = worker;
+            if (retry && failed.part.opcode == Opcode::Write && !failed.fenced) run.worker = worker;
             enqueue(failed.peer, run);
         } else {
             doom(batch, i, failed.cause);

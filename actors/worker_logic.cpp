@@ -110,7 +110,8 @@ void WorkerLogic::postBacklog(PeerPath& peer) {
 }
 
 void WorkerLogic::failBacklog(PeerPath& peer, const Status& cause, bool retryable) {
-    for (const WorkRequest& request : std::exchange(peer.backlog, {})) failRequest(request, cause, retryable, true);
+    for (const WorkRequest& request : std::exchange(peer.backlog, {}))
+        failRequest({request, cause, retryable, true, true});
 }
 
 std::uint32_t WorkerLogic::allocate(const Flight& flight, std::uint32_t tracker, std::uint32_t peer) {
@@ -133,8 +134,7 @@ bool WorkerLogic::poll(TimePoint now) {
     if (!sweep_.empty()) {
         for (const Completion& done : sweep_.completed)
             settle(static_cast<std::uint32_t>(done.cookie), done.requests, done.bytes);
-        for (const Failure& failure : sweep_.failed)
-            failRequest(failure.request, failure.cause, failure.retryable, failure.quiesced);
+        for (const Failure& failure : sweep_.failed) failRequest(failure);
         sweep_.clear();
         moved = true;
     }
@@ -167,14 +167,17 @@ void WorkerLogic::refuse(std::uint32_t out, const Status& cause) {
     settle(out, 1, 0);
 }
 
-void WorkerLogic::failRequest(const WorkRequest& request, const Status& cause, bool retryable, bool quiesced) {
+void WorkerLogic::failRequest(const Failure& failure) {
+    const WorkRequest& request = failure.request;
     const auto out = static_cast<std::uint32_t>(request.cookie);
     Out& entry = out_[out];
     Flight part = entry.flight;
     part.local = request.local;
     part.remote = request.remote;
     part.length = request.length;
-    reportFor(entry.tracker).failed.push_back({part, entry.peer, cause, retryable, quiesced});
+    reportFor(entry.tracker)
+        .failed.push_back({part, entry.peer, failure.cause, failure.retryable, failure.quiesced,
+                           failure.fenced || nic_->info().fails_clean});
     settle(out, 1, 0);
 }
 

@@ -64,7 +64,7 @@ class WorkerLogic {
     std::uint32_t allocate(const Flight& flight, std::uint32_t tracker, std::uint32_t peer);
     std::uint32_t cutFlight(const Flight& flight, std::uint64_t cookie, std::uint64_t step);
     void refuse(std::uint32_t out, const Status& cause);
-    void failRequest(const WorkRequest& request, const Status& cause, bool retryable, bool quiesced);
+    void failRequest(const Failure& failure);
     void settle(std::uint32_t out, std::uint32_t requests, std::uint64_t bytes);
     void postBacklog(PeerPath& peer);
     void failBacklog(PeerPath& peer, const Status& cause, bool retryable);

@@ -65,6 +65,7 @@ struct SliceReport {
         Status cause;
         bool retryable = false;
         bool quiesced = true;
+        bool fenced = false;  ///< As Failure::fenced.
     };
     /// A flight that is over: nothing of it is with the Nic any more.
     struct Settled {

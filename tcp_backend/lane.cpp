@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <iterator>
 
 namespace troupe::tcp {
 
@@ -16,6 +17,10 @@ constexpr std::chrono::milliseconds kFirstBackOff{10};
 constexpr unsigned kMostStrikes = 8;
 constexpr std::chrono::seconds kForgive{2};
 
+/// How long what is unfenced waits for a target that does not answer: a process that stands still may do so for ever,
+/// and a task's end must not. Several round trips between continents.
+constexpr std::chrono::seconds kFenceBound{1};
+
 }  // namespace
 
 Lane::Lane(Shared& shared, PathState& path, std::uint32_t number)
@@ -24,6 +29,7 @@ Lane::Lane(Shared& shared, PathState& path, std::uint32_t number)
 Lane::~Lane() { shared_.events.closeAbruptly(*this); }
 
 void Lane::start(TimePoint now, std::vector<Failure>& failed) {
+    if (isUnfenced() && fence_until_ == kForever) fence_until_ = saturatedAdd(now, kFenceBound);
     if (state_ != State::Idle || now < retry_at_) return;
     auto socket = startConnect(path_.address);
     if (!socket.isOk()) return lose(now, socket.status(), true, failed);
@@ -37,15 +43,17 @@ void Lane::start(TimePoint now, std::vector<Failure>& failed) {
 
 TimePoint Lane::deadline() const {
     switch (state_) {
-        case State::Idle: return hasWork() ? retry_at_ : kForever;
+        case State::Idle: return hasWork() ? std::min(retry_at_, fence_until_) : kForever;
         case State::Up: return kForever;
-        default: return deadline_;
+        default: return std::min(deadline_, fence_until_);
     }
 }
 
 void Lane::onTimer(TimePoint now, std::vector<Failure>& failed) {
     if (now < deadline()) return;
-    if (state_ == State::Idle) return start(now, failed);
+    if (now >= fence_until_) giveUpFencing(failed);
+    if (state_ == State::Idle) return hasWork() ? start(now, failed) : void();
+    if (now < deadline_) return;
     const char* what = state_ == State::Connecting ? "no answer to connect" : "connected, but no greeting came back";
     lose(now, {Code::Timeout, what}, true, failed);
 }
@@ -103,6 +111,7 @@ void Lane::readReply(TimePoint now, std::vector<Failure>& failed) {
     state_ = State::Up;
     deadline_ = kForever;
     blocked_ = false;
+    giveBack(failed);
 }
 
 void Lane::lose(TimePoint now, const Status& cause, bool retryable, std::vector<Failure>& failed,
@@ -123,12 +132,16 @@ void Lane::lose(TimePoint now, const Status& cause, bool retryable, std::vector<
     shared_.events.closeAbruptly(*this);
     state_ = State::Idle;
     failAll(cause.withContext(where()), retryable, culprit, failed);
+    // Nobody listens there, or somebody else does: the process has ended, or closed all of its connections.
+    if (cause.code() == Code::ConnectionRefused || cause.code() == Code::StaleIncarnation) giveBack(failed);
 }
 
 void Lane::end(const Status& cause, bool retryable, std::vector<Failure>& failed) {
     shared_.events.closeAbruptly(*this);
     state_ = State::Idle;
     failAll(cause, retryable, kNone, failed);
+    if (cause.code() == Code::StaleIncarnation) giveBack(failed);
+    if (cause.code() == Code::PeerDown) giveUpFencing(failed);
 }
 
 void Lane::failAll(const Status& cause, bool retryable, std::uint64_t culprit, std::vector<Failure>& failed) {
@@ -138,13 +151,36 @@ void Lane::failAll(const Status& cause, bool retryable, std::uint64_t culprit, s
     // With a culprit, the others did nothing wrong.
     const Status reset = culprit == kNone ? cause : Status(Code::PathReset, cause.message());
     while (!ring_.empty()) {
-        const bool guilty = ring_.first() == culprit;
-        failed.push_back({ring_.front().request, guilty ? cause : reset, retryable && !guilty, true});
+        const std::uint64_t id = ring_.first();
+        const bool guilty = id == culprit;
+        const bool sent = id < sent_ || (id == sent_ && sent_offset_ != 0);
+        const WorkRequest& request = ring_.front().request;
+        auto& to = sent && request.opcode == Opcode::Write ? unfenced_ : failed;
+        to.push_back({request, guilty ? cause : reset, retryable && !guilty, true, !sent});
         retire();
     }
     sent_ = ring_.end();
     sent_offset_ = 0;
     reader_.reset();  // It may have pointed into a buffer that is the caller's again.
+}
+
+void Lane::giveBack(std::vector<Failure>& failed) {
+    for (Failure& failure : unfenced_) failure.fenced = true;
+    failed.insert(failed.end(), std::make_move_iterator(unfenced_.begin()), std::make_move_iterator(unfenced_.end()));
+    unfenced_.clear();
+    fence_until_ = kForever;
+}
+
+void Lane::giveUpFencing(std::vector<Failure>& failed) {
+    for (Failure& failure : unfenced_) {
+        failure.cause =
+            Status(failure.cause.code(), failure.cause.message() + "; what was sent of it may still arrive there");
+        // This lane's next connection ends the last one before anything else is sent; that of another lane does not.
+        failure.retryable = failure.retryable && path_.lanes == 1;
+        failed.push_back(std::move(failure));
+    }
+    unfenced_.clear();
+    fence_until_ = kForever;
 }
 
 std::string Lane::where() const {

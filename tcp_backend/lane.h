@@ -21,12 +21,18 @@ struct PathState {
     SocketAddress address;
     std::uint64_t bytes = 0;     ///< In flight, all lanes.
     std::uint32_t requests = 0;  ///< In flight, all lanes.
+    std::size_t lanes = 0;       ///< How many there are.
 };
 
 /// The initiator's end of one connection: queues work, keeps it until it is answered, connects when there is any.
 ///
 /// Owned by a TcpNic, whose rules hold: one thread, no call blocks. Whatever ends the connection ends everything
 /// queued on it; there is no partial survival to reason about.
+///
+/// Bytes of a WRITE that were sent may lie in the target's socket when the connection ends, and be applied much later:
+/// after a newer write that came another way. So such a request is *unfenced*, and not given back until the target has
+/// closed its end: it does so before it greets this lane's next connection. Also fenced is what was sent to a process
+/// that is gone: another one answers, or nobody listens any more.
 class Lane : public Link {
   public:
     enum class State : std::uint8_t {
@@ -41,7 +47,9 @@ class Lane : public Link {
     ~Lane();
 
     State state() const { return state_; }
-    bool hasWork() const { return !ring_.empty(); }
+    /// There is a reason to be connected.
+    bool hasWork() const { return !ring_.empty() || isUnfenced(); }
+    bool isUnfenced() const { return !unfenced_.empty(); }
     bool hasUnsent() const { return sent_ != ring_.end(); }
     /// True after a send that the socket did not take whole, until it takes bytes again.
     bool isBlocked() const { return blocked_; }
@@ -70,7 +78,8 @@ class Lane : public Link {
     /// Up: receives answers, about `kPassBytes`. True when anything came. Ends the connection when the peer did.
     bool receive(TimePoint now, Sweep& sweep);
 
-    /// Closes the connection at once and fails all work with `cause`. Does not count towards the back-off.
+    /// Closes the connection at once and fails all work with `cause`: what is unfenced later, unless the cause says
+    /// that the target is gone or cannot be asked. Does not count towards the back-off.
     void end(const Status& cause, bool retryable, std::vector<Failure>& failed);
 
     /// "write of 4096 bytes at 0x... of segment 'a' (10.0.0.1:7000) through tcp0", for errors.
@@ -93,6 +102,10 @@ class Lane : public Link {
     void lose(TimePoint now, const Status& cause, bool retryable, std::vector<Failure>& failed,
               std::uint64_t culprit = kNone);
     void failAll(const Status& cause, bool retryable, std::uint64_t culprit, std::vector<Failure>& failed);
+    /// Gives back what was unfenced, and is fenced now.
+    void giveBack(std::vector<Failure>& failed);
+    /// The target does not answer: gives it back unfenced.
+    void giveUpFencing(std::vector<Failure>& failed);
     void readReply(TimePoint now, std::vector<Failure>& failed);
     Status greet();
     void fill(Gather& gather);
@@ -123,6 +136,9 @@ class Lane : public Link {
     std::uint64_t sent_ = 0;         ///< First request that is not sent whole.
     std::uint64_t sent_offset_ = 0;  ///< Bytes of its frame that are.
     std::uint64_t backlog_ = 0;      ///< Bytes queued and not answered.
+
+    std::vector<Failure> unfenced_;
+    TimePoint fence_until_ = kForever;  ///< Then they are given back anyhow.
 
     FrameReader<kResponseBytes> reader_;
     ResponseHeader response_;  ///< Whose payload is being received.

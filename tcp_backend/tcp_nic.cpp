@@ -61,7 +61,8 @@ Result<PathId> TcpNic::openPath(std::shared_ptr<const Peer> peer) {
     const auto taken = [&](const std::unique_ptr<Path>& other) {
         return other && other->block == block && other->state.peer->desc->incarnation == desc.incarnation;
     };
-    while (std::any_of(paths_.begin(), paths_.end(), taken)) ++block;
+    while (std::any_of(paths_.begin(), paths_.end(), taken) || std::any_of(fencing_.begin(), fencing_.end(), taken))
+        ++block;
 
     if (slot == paths_.size()) {
         paths_.emplace_back();
@@ -73,6 +74,7 @@ Result<PathId> TcpNic::openPath(std::shared_ptr<const Peer> peer) {
     path->id = static_cast<PathId>((slot_uses_[slot]++ & 0xffff) << 16 | slot);
     path->block = block;
     const std::uint32_t lanes = std::max(shared_.config.tcp_lanes, 1u);
+    path->state.lanes = lanes;
     for (std::uint32_t i = 0; i < lanes; ++i) {
         path->lanes.push_back(std::make_unique<Lane>(shared_, path->state, block * lanes + i));
         enlist(*path->lanes.back());
@@ -90,20 +92,37 @@ TcpNic::Path* TcpNic::find(PathId id) {
 void TcpNic::closePath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
-    for (const auto& lane : path->lanes) {
-        lane->end(cause, false, failures_);
-        forget(*lane);
-    }
-    paths_[id & 0xffff].reset();
+    for (const auto& lane : path->lanes) end(*lane, cause, false);
+    auto& slot = paths_[id & 0xffff];
+    if (isUnfenced(*path))
+        fencing_.push_back(std::move(slot));
+    else
+        slot.reset();
 }
 
 void TcpNic::resetPath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
-    for (const auto& lane : path->lanes) {
-        lane->end(cause, true, failures_);
-        forget(*lane);
-    }
+    for (const auto& lane : path->lanes) end(*lane, cause, true);
+}
+
+void TcpNic::end(Lane& lane, const Status& cause, bool retryable) {
+    lane.end(cause, retryable, failures_);
+    forget(lane);
+    if (lane.isUnfenced()) enlist(lane);
+}
+
+bool TcpNic::isUnfenced(const Path& path) {
+    return std::any_of(path.lanes.begin(), path.lanes.end(), [](const auto& lane) { return lane->isUnfenced(); });
+}
+
+/// At the end of a poll: events may name their lanes until then.
+void TcpNic::forgetFenced() {
+    std::erase_if(fencing_, [this](const std::unique_ptr<Path>& path) {
+        if (isUnfenced(*path)) return false;
+        for (const auto& lane : path->lanes) forget(*lane);
+        return true;
+    });
 }
 
 void TcpNic::forget(Lane& lane) {

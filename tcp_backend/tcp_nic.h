@@ -53,6 +53,9 @@ class TcpNic final : public Nic {
     /// Puts a lane that may have something to do on its list.
     void enlist(Lane& lane);
     void forget(Lane& lane);
+    /// Ends what a lane has, and has it connect again where that is needed to fence.
+    void end(Lane& lane, const Status& cause, bool retryable);
+    static bool isUnfenced(const Path& path);
 
     // tcp_nic_poll.cpp
     bool startPending(TimePoint now, Sweep& sweep);
@@ -65,18 +68,20 @@ class TcpNic final : public Nic {
     bool acceptConnections(TimePoint now);
     void admit(ServerConnection& connection);
     void bury();
+    void forgetFenced();
 
     Shared shared_;
     NicInfo info_;
     Link listener_{Link::Kind::Listener};
     TimePoint accept_again_ = kForever;  ///< The listener is ignored until then: no descriptors left.
 
-    std::vector<std::unique_ptr<Path>> paths_;  ///< By slot; null where free.
-    std::vector<std::uint32_t> slot_uses_;      ///< Makes the ids of a slot's successive paths differ.
-    std::vector<Lane*> active_;                 ///< Up, with work.
-    std::vector<Lane*> pending_;                ///< With work or just opened, and not up.
-    bool start_pending_ = false;                ///< One of them is new.
-    std::vector<Failure> failures_;             ///< For the next poll.
+    std::vector<std::unique_ptr<Path>> paths_;    ///< By slot; null where free.
+    std::vector<std::unique_ptr<Path>> fencing_;  ///< Closed; what was sent through their lanes is unfenced.
+    std::vector<std::uint32_t> slot_uses_;        ///< Makes the ids of a slot's successive paths differ.
+    std::vector<Lane*> active_;                   ///< Up, with work.
+    std::vector<Lane*> pending_;                  ///< With work or just opened, and not up.
+    bool start_pending_ = false;                  ///< One of them is new.
+    std::vector<Failure> failures_;               ///< For the next poll.
 
     std::vector<std::unique_ptr<ServerConnection>> servers_;
     std::vector<ServerConnection*> hot_;       ///< Tried in each pass.

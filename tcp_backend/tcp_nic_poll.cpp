@@ -58,6 +58,7 @@ bool TcpNic::poll(TimePoint now, Sweep& sweep) {
         moved = true;
     }
     if (anyone_closed_) bury();
+    if (!fencing_.empty()) forgetFenced();
     return moved;
 }
 
@@ -120,6 +121,7 @@ bool TcpNic::driveLanes(TimePoint now, Sweep& sweep, bool receive) {
         std::erase_if(active_, [&](Lane* lane) {
             lane->is_active = lane->state() == Lane::State::Up && lane->hasWork();
             if (!lane->is_active) shared_.events.setInterest(*lane, EPOLLIN);
+            if (lane->isUnfenced()) enlist(*lane);
             return !lane->is_active;
         });
     return moved;

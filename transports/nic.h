@@ -51,6 +51,9 @@ struct Failure {
     Status cause;            ///< The first cause, with peer and device named; never the flush that followed it.
     bool retryable = false;  ///< The path broke (lost, refused, timed out), the request itself was not refused.
     bool quiesced = true;    ///< Nothing will touch `request.local` any more because of this request.
+    /// A write has left nothing on its way to the peer, so that it may be tried again over any path. Else only this Nic
+    /// may try again, whose new connection ends what the old one left. Implied by NicInfo::fails_clean.
+    bool fenced = false;
 };
 
 /// What one poll gathered. The owner clears and reuses it.
@@ -86,7 +89,7 @@ struct NicInfo {
     std::uint64_t window_bytes = 8u << 20;  ///< Bytes in flight per path that keep it busy.
     std::uint32_t window_requests = 1024;   ///< Work requests in flight per path, at most.
     bool same_address_space = false;        ///< To the own segment it copies in this process; see `slice_bytes`.
-    /// A write that failed has left nothing on its way to the peer, so it may be tried again over any path.
+    /// All its failures are `fenced`.
     bool fails_clean = false;
 };
 

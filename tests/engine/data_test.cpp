@@ -312,5 +312,28 @@ TEST(ManyEngines, OfOneProcessReachEachOther) {
         }
 }
 
+TEST(Canceled, AWriteNeverLandsOnOneThatWasSubmittedAfterItsEnd) {
+    EngineSetup setup;
+    // The second write goes by another loop's connection than the first.
+    setup.config.data_loops = 2;
+    EnginePair pair(setup, 16u << 20);
+    const std::size_t half = pair.local.size() / 2;
+    std::memset(pair.local.data(), 0xaa, half);
+    std::memset(pair.local.data() + half, 0xbb, half);
+    int canceled = 0;
+    for (int round = 0; round < 40; ++round) {
+        BatchHolder first(*pair.a, 1);
+        ASSERT_TRUE(first.submit({pair.request(Opcode::Write, 0, 0, half)}));
+        std::this_thread::sleep_for(std::chrono::microseconds(50 * (round % 20)));
+        ASSERT_TRUE(pair.a->cancelTransfer(first.id()));
+        if (first.wait().s == TransferStatusEnum::CANCELED) ++canceled;
+        expectCompleted(pair.write(half, 0, half), half);
+        ASSERT_TRUE(pair.remote.holdsOnly(std::byte{0xbb}, 0, half)) << "round " << round;
+    }
+    EXPECT_GT(canceled, 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(pair.remote.holdsOnly(std::byte{0xbb}, 0, half));
+}
+
 }  // namespace
 }  // namespace troupe::test

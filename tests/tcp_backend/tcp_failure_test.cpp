@@ -1,5 +1,7 @@
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "tests/tcp_backend/raw_peer.h"
 #include "tests/tcp_backend/tcp_pair.h"
 
@@ -43,7 +45,7 @@ TEST(TcpFailure, APeerThatDiesInMidWriteFailsAllQuiescedAndRetryable) {
     const ByteRange range{reinterpret_cast<std::uint64_t>(target.data()), target.size()};
     ASSERT_TRUE(pair.pump([&] { return pair.b.nic->servesPeerIn(range); }));
     pair.b.nic.reset();
-    ASSERT_TRUE(pair.pump([&] { return !pair.a.sweep.failed.empty(); }));
+    ASSERT_TRUE(pair.pump([&] { return pair.ended() == requests.size(); }));
     source.forbid();
     expectLost(pair.a.sweep, requests.size() - pair.completed(), Code::ConnectionLost, true);
     const std::string& message = pair.a.sweep.failed.front().cause.message();
@@ -51,6 +53,69 @@ TEST(TcpFailure, APeerThatDiesInMidWriteFailsAllQuiescedAndRetryable) {
     EXPECT_NE(message.find("127.0.0.1:"), std::string::npos) << message;
     EXPECT_NE(message.find("tcp0"), std::string::npos) << message;
     for (int i = 0; i < 1000; ++i) pair.a.poll();  // Would fault if anything still used it.
+}
+
+/// A write of which a part lies in the target's socket, unread.
+struct HalfSent {
+    HalfSent() {
+        pair.b.registerMemory(target.data(), target.size());
+        pair.run({write(source.data(), target.data(), 1)});
+        pair.a.sweep.clear();
+        target[0] = 0;
+        const auto large = write(source.data(), target.data(), source.size());
+        EXPECT_EQ(pair.a.nic->post(pair.path, {&large, 1}), 1u);
+        for (int i = 0; i < 100; ++i) pair.a.poll();
+    }
+    /// Polls the initiator only, for a moment.
+    void pollInitiator() {
+        for (const auto limit = Clock::now() + std::chrono::milliseconds(20); Clock::now() < limit;) pair.a.poll();
+    }
+    Pair pair;
+    std::vector<char> source = std::vector<char>(8u << 20, 'x');
+    std::vector<char> target = std::vector<char>(8u << 20);
+};
+
+TEST(TcpFailure, AWriteThatWasResetIsGivenBackOnceTheTargetClosedItsEnd) {
+    for (const bool close : {false, true}) {
+        HalfSent half;
+        Pair& pair = half.pair;
+        const Status cause(Code::Canceled, "enough");
+        if (close)
+            pair.a.nic->closePath(pair.path, cause);
+        else
+            pair.a.nic->resetPath(pair.path, cause);
+        half.pollInitiator();
+        EXPECT_TRUE(pair.a.sweep.failed.empty()) << "the target may still apply what lies in its socket";
+        ASSERT_TRUE(pair.pump([&] { return pair.ended() == 1; }));
+        EXPECT_EQ(pair.failure().cause.code(), Code::Canceled);
+        EXPECT_TRUE(pair.failure().fenced);
+        // From here on the memory is whoever's comes next.
+        std::fill(half.target.begin(), half.target.end(), 'n');
+        for (int i = 0; i < 1000; ++i) {
+            pair.a.poll();
+            pair.b.poll();
+        }
+        EXPECT_EQ(std::count(half.target.begin(), half.target.end(), 'n'),
+                  static_cast<std::ptrdiff_t>(half.target.size()));
+    }
+}
+
+TEST(TcpFailure, AWriteToATargetThatStandsStillIsGivenBackUnfencedAfterABound) {
+    HalfSent half;
+    Pair& pair = half.pair;
+    pair.a.nic->resetPath(pair.path, {Code::Canceled, "enough"});
+    const auto limit = Clock::now() + std::chrono::seconds(60);
+    while (pair.ended() == 0 && Clock::now() < limit) pair.a.poll();
+    EXPECT_FALSE(pair.failure().fenced);
+    EXPECT_TRUE(pair.failure().quiesced);
+    EXPECT_TRUE(pair.failure().retryable) << "by this lane, whose next connection ends the last one first";
+    EXPECT_NE(pair.failure().cause.message().find("may still arrive"), std::string::npos);
+    // The lane goes on when the target does.
+    pair.a.sweep.clear();
+    std::vector<char> newer(half.source.size(), 'n');
+    pair.run({write(newer.data(), half.target.data(), newer.size())});
+    EXPECT_EQ(pair.completed(), 1u);
+    EXPECT_EQ(half.target, newer);
 }
 
 TEST(TcpFailure, ARefusedConnectFailsWhatIsPosted) {
