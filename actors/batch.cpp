@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <ctime>
+#include <new>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -27,6 +29,15 @@ void futexWait(std::atomic<std::uint32_t>& word, std::uint32_t seen, Duration sp
 void futexWakeAll(std::atomic<std::uint32_t>& word) {
     ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
+
+Status noMemoryFor(const std::string& what, std::size_t bytes, const char* remedy) {
+    return Status(Code::ResourceExhausted, "no memory for " + what + " (" + std::to_string(bytes) + " bytes): " +
+                                               remedy + ", or give the process more memory (ulimit -v, its cgroup)");
+}
+
+// A free waits so long for a tracker that has shown a batch's last task as terminal and not counted it yet. It is a few
+// instructions away; one that was ended by an exception in between never comes.
+constexpr auto kCountedWithin = std::chrono::seconds(2);
 
 // How bad a terminal state is, for the batch's: the first of these that any task has.
 int severity(TransferStatusEnum s) {
@@ -163,6 +174,13 @@ void Batch::finished(std::uint32_t count) {
     if (callback) callback(id);
 }
 
+bool Batch::allTerminal() const {
+    // Backwards: the last ones usually end last, so a batch at work is told by its first look.
+    for (std::uint32_t i = claimed(); i > 0; --i)
+        if (!isTerminal(tasks_[i - 1].status(std::memory_order_acquire))) return false;
+    return true;
+}
+
 // --- BatchTable --------------------------------------------------------------------------------------------------
 
 BatchTable::BatchTable(std::uint32_t max_batches)
@@ -196,25 +214,42 @@ void BatchTable::pushFree(std::uint32_t index) {
     } while (!free_head_.compare_exchange_weak(head, next, std::memory_order_acq_rel));
 }
 
-Result<BatchID> BatchTable::allocate(std::uint32_t capacity, std::uint32_t tracker) {
-    std::uint32_t index = 0;
-    if (!popFree(index)) {
-        index = used_.fetch_add(1, std::memory_order_relaxed);
-        if (index >= max_batches_) {
-            used_.fetch_sub(1, std::memory_order_relaxed);
-            return {Code::CapacityExceeded,
-                    std::to_string(max_batches_) + " batches are live: free some, or raise max_batches"};
-        }
+Status BatchTable::takeUnused(std::uint32_t& index) {
+    index = used_.load(std::memory_order_relaxed);
+    for (;;) {
+        if (index >= max_batches_)
+            return Status(Code::CapacityExceeded,
+                          std::to_string(max_batches_) + " batches are live: free some, or raise max_batches");
+        // The memory first: a slot that was taken without could not be given back.
         auto& chunk = chunks_[index / kChunk];
         if (chunk.load(std::memory_order_acquire) == nullptr) {
-            auto fresh = std::make_unique<Batch[]>(kChunk);
+            std::unique_ptr<Batch[]> fresh(new (std::nothrow) Batch[kChunk]);
+            if (!fresh)
+                return noMemoryFor(std::to_string(kChunk) + " more batches", kChunk * sizeof(Batch),
+                                   "free some batches");
             Batch* expected = nullptr;
             if (chunk.compare_exchange_strong(expected, fresh.get(), std::memory_order_acq_rel)) fresh.release();
         }
+        if (used_.compare_exchange_weak(index, index + 1, std::memory_order_acq_rel, std::memory_order_relaxed))
+            return Status::ok();
     }
+}
+
+Result<BatchID> BatchTable::allocate(std::uint32_t capacity, std::uint32_t tracker) {
+    std::uint32_t index = 0;
+    if (!popFree(index))
+        if (const Status taken = takeUnused(index); !taken) return taken;
     Batch& batch = *slot(index);
     if (batch.allocated_ < capacity) {
-        batch.tasks_ = std::make_unique<Task[]>(capacity);
+        // The old ones go first, so that the two need not fit side by side.
+        batch.allocated_ = 0;
+        batch.tasks_.reset();
+        batch.tasks_.reset(new (std::nothrow) Task[capacity]);
+        if (!batch.tasks_) {
+            pushFree(index);
+            return noMemoryFor("a batch of " + std::to_string(capacity) + " tasks", capacity * sizeof(Task),
+                               "use smaller batches or fewer");
+        }
         batch.allocated_ = capacity;
     }
     batch.capacity_ = capacity;
@@ -260,8 +295,17 @@ Status BatchTable::free(BatchID id) {
                                            std::to_string(batch->outstanding_.load()) +
                                            " unfinished tasks: wait for it first");
     };
+    TimePoint give_up = kForever;
     for (;;) {
-        if (batch->outstanding_.load(std::memory_order_acquire) != 0) return busy();
+        if (batch->outstanding_.load(std::memory_order_acquire) != 0) {
+            // Those who poll the tasks see the last one end before it is counted, and may rely on what they saw.
+            if (!batch->allTerminal()) return busy();
+            const TimePoint now = Clock::now();
+            if (give_up == kForever) give_up = now + kCountedWithin;
+            if (now >= give_up) return busy();
+            std::this_thread::yield();
+            continue;
+        }
         if ((batch->gate_.load(std::memory_order_acquire) & Batch::kPins) == 0) break;
         std::this_thread::yield();
     }

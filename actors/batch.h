@@ -40,6 +40,8 @@ struct Task {
     }
 };
 
+struct Run;
+
 /// A set of tasks that are waited for together: the board that status calls read.
 ///
 /// Lives in a BatchTable slot that is reused but never returned to the system while the engine lives, so a stale id
@@ -63,6 +65,8 @@ class Batch {
     Task& task(std::uint32_t index) { return tasks_[index]; }
     const Task& task(std::uint32_t index) const { return tasks_[index]; }
     bool done() const { return outstanding_.load(std::memory_order_acquire) == 0; }
+    /// Every claimed task is terminal; `done` follows within the tracker's handler.
+    bool allTerminal() const;
     TransferStatus summary() const;
     TransferStatus taskStatus(std::uint32_t index) const;
 
@@ -87,6 +91,7 @@ class Batch {
         Batch* previous = nullptr;
         std::uint32_t running = 0;      ///< Tasks the tracker has that are not terminal; 0: not in the list.
         TimePoint earliest = kForever;  ///< No task's deadline is before this.
+        Run* runs = nullptr;            ///< That wait; run_queue.h.
     };
     Active active;
 
@@ -118,9 +123,10 @@ class BatchTable {
     explicit BatchTable(std::uint32_t max_batches);
     ~BatchTable();
 
-    /// CapacityExceeded when max_batches are live.
+    /// CapacityExceeded when max_batches are live. ResourceExhausted when there is no memory for `capacity` tasks.
     Result<BatchID> allocate(std::uint32_t capacity, std::uint32_t tracker);
-    /// StaleHandle; BatchBusy while a task is not terminal.
+    /// StaleHandle; BatchBusy while a task is not terminal. Once taskStatus has shown every task as terminal, it is not
+    /// BatchBusy: it waits for the moment that the tracker needs to count them.
     Status free(BatchID id);
 
     /// Holds a pin on a batch; null when the id is stale.
@@ -154,6 +160,8 @@ class BatchTable {
     static constexpr std::uint32_t kChunk = 256;
     Batch* slot(std::uint32_t index) const;
     bool popFree(std::uint32_t& index);
+    /// Takes a slot that was never used. CapacityExceeded; ResourceExhausted.
+    Status takeUnused(std::uint32_t& index);
     void pushFree(std::uint32_t index);
 
     const std::uint32_t max_batches_;

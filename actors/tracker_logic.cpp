@@ -18,6 +18,16 @@ constexpr std::size_t kAwaitedKept = 256;
 
 std::uint64_t workerBit(std::uint32_t worker) { return 1ull << std::min<std::uint32_t>(worker, 63); }
 
+ByteRange sourceOf(const Task& task) { return {reinterpret_cast<std::uint64_t>(task.local), task.length}; }
+
+Run runOf(Batch& batch, std::uint32_t index) {
+    Run run;
+    run.batch = &batch;
+    run.next = index;
+    run.end = index + 1;
+    return run;
+}
+
 TransferStatusEnum terminalStateFor(Code code) {
     switch (code) {
         case Code::Timeout: return TransferStatusEnum::TIMEOUT;
@@ -69,7 +79,7 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
         paths.push_back(std::move(old));
     }
     state.paths = std::move(paths);
-    for (const Run& run : state.pending) doomUnlessSendable(state, run);
+    for (const Run* run = state.pending.first; run != nullptr; run = run->after) doomUnlessSendable(state, *run);
     endDoomed();
     flushTally();
     markDirty(index);
@@ -95,7 +105,7 @@ void TrackerLogic::doomPeer(std::uint32_t peer, const Status& cause) {
 /// Work that no path can carry must not wait for one.
 bool TrackerLogic::doomUnlessSendable(const PeerState& peer, const Run& run) {
     const bool sendable = std::any_of(peer.paths.begin(), peer.paths.end(), [&](const Path& path) {
-        return !path.retired && (run.worker == kAnyWorker || path.worker == run.worker);
+        return !path.retired && (run.worker == Run::kAnyWorker || path.worker == run.worker);
     });
     if (sendable) return true;
     const Status missing(Code::TransportMissing, "no installed transport reaches segment '" + peer.peer->name +
@@ -133,13 +143,13 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
     for (std::uint32_t i = submit.first; i < submit.first + submit.count; ++i) {
         Task& task = batch.task(i);
         task.tracked = true;
+        if (!waits_.empty()) countUser(task, 1);
         if (task.length == 0) {
             end(batch, i, TransferStatusEnum::COMPLETED);
             continue;
         }
         if (check_sources) {
-            const ByteRange source{reinterpret_cast<std::uint64_t>(task.local), task.length};
-            const Status registered = stillRegistered(source, submit.regions_version);
+            const Status registered = stillRegistered(task, submit.regions_version);
             if (!registered) {
                 doom(batch, i, registered);
                 continue;
@@ -158,7 +168,7 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
             doom(batch, i, Status(Code::StaleHandle, "the segment was closed during submit"));
             continue;
         }
-        enqueue(static_cast<std::uint32_t>(task.segment), Run{&batch, i, i + 1});
+        enqueue(static_cast<std::uint32_t>(task.segment), runOf(batch, i));
     }
     endDoomed();
     flushTally();
@@ -166,25 +176,24 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
 
 void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
     if (!doomUnlessSendable(peers_[peer], run)) return;
-    auto& pending = peers_[peer].pending;
-    const auto plain = [](const Run& r) {
-        return r.merge && r.offset == 0 && r.limit == UINT64_MAX && r.worker == kAnyWorker;
-    };
+    RunQueue& pending = peers_[peer].pending;
+    const auto plain = [](const Run& r) { return r.merge && r.limit == UINT64_MAX && r.worker == Run::kAnyWorker; };
     // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its
     // end.
-    const bool extends = !pending.empty() && pending.back().batch == run.batch && pending.back().end == run.next &&
-                         plain(run) && pending.back().merge && pending.back().limit == UINT64_MAX &&
-                         pending.back().worker == kAnyWorker;
+    const bool extends = !pending.empty() && pending.last->batch == run.batch && pending.last->end == run.next &&
+                         plain(run) && run.offset == 0 && plain(*pending.last);
     if (extends)
-        pending.back().end = run.end;
+        pending.last->end = run.end;
     else
-        pending.push_back(run);
+        runs_.push(pending, peer, run);
     markDirty(peer);
 }
 
 // --- work goes out -----------------------------------------------------------------------------------------------
 
 void TrackerLogic::flush() {
+    // Before new work goes out on those paths.
+    if (!resets_.empty()) sendResets();
     for (std::size_t i = 0; i < dirty_.size(); ++i) {
         peers_[dirty_[i]].dirty = false;
         fill(dirty_[i]);
@@ -195,9 +204,9 @@ void TrackerLogic::flush() {
 }
 
 TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
-    const std::uint32_t only = peer.pending.front().worker;
+    const std::uint32_t only = peer.pending.first->worker;
     for (Path& path : peer.paths) {
-        if (path.retired || (only != kAnyWorker && path.worker != only)) continue;
+        if (path.retired || (only != Run::kAnyWorker && path.worker != only)) continue;
         const NicInfo& nic = workers_[path.worker].nic;
         // A path without work takes any flight, also one larger than its window.
         if (path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests)) return &path;
@@ -205,15 +214,15 @@ TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
     return nullptr;
 }
 
-void TrackerLogic::skipEnded(std::deque<Run>& pending) {
+void TrackerLogic::skipEnded(RunQueue& pending) {
     while (!pending.empty()) {
-        Run& run = pending.front();
+        Run& run = *pending.first;
         while (run.next < run.end && run.batch->task(run.next).doomed != Code::Ok) {
             ++run.next;
             run.offset = 0;
         }
         if (run.next < run.end) return;
-        pending.pop_front();
+        runs_.drop(pending, run);
     }
 }
 
@@ -246,7 +255,7 @@ void TrackerLogic::fill(std::uint32_t index) {
 
 /// Takes the next flight off the first pending run: several whole adjacent tasks, or a piece of one.
 Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
-    Run& run = peer.pending.front();
+    Run& run = *peer.pending.first;
     Batch& batch = *run.batch;
     const Task& head = batch.task(run.next);
     const std::uint64_t stop = std::min(run.limit, head.length);
@@ -315,7 +324,7 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
         const bool take_apart = failed.quiesced && !failed.retryable && merged;
         if (retry || take_apart) {
             if (retry && !innocent) --task.retries_left;
-            Run run{&batch, i, i + 1};
+            Run run = runOf(batch, i);
             run.offset = offset;
             if (offset != 0 || limit != task.length) run.limit = limit;
             run.merge = !take_apart;
@@ -362,25 +371,19 @@ void TrackerLogic::doom(Batch& batch, std::uint32_t index, const Status& cause) 
     doomed_.emplace_back(&batch, index);
 }
 
-void TrackerLogic::resetPathsOf(const Task& task) {
+void TrackerLogic::resetPathsOf(const Task& task, const Status& cause) {
     const auto peer = static_cast<std::uint32_t>(task.segment);
     if (task.in_flight == 0) return;
     for (const Path& path : peers_[peer].paths) {
-        const Reset reset{peer, path.worker};
-        if ((task.workers & workerBit(path.worker)) != 0 && path.flights > 0 &&
-            std::find(resets_.begin(), resets_.end(), reset) == resets_.end())
-            resets_.push_back(reset);
+        if ((task.workers & workerBit(path.worker)) == 0 || path.flights == 0) continue;
+        const bool asked = std::any_of(resets_.begin(), resets_.end(), [&](const Reset& reset) {
+            return reset.peer == peer && reset.worker == path.worker;
+        });
+        if (!asked) resets_.push_back({peer, path.worker, cause});
     }
 }
 
 void TrackerLogic::endDoomed() {
-    if (doomed_.empty()) return;
-    // No run outlives its batch: what waits goes before a task ends, with one look at each queue.
-    for (const auto& [batch, index] : doomed_)
-        if (PeerState* peer = peerOf(batch->task(index)); peer != nullptr && !peer->pending.empty())
-            peer->forgetful = true;
-    for (PeerState& peer : peers_)
-        if (std::exchange(peer.forgetful, false)) forgetDoomed(peer.pending);
     for (const auto& [batch, index] : doomed_)
         if (const Task& task = batch->task(index); task.in_flight == 0)
             end(*batch, index, terminalStateFor(task.doomed));
@@ -388,26 +391,16 @@ void TrackerLogic::endDoomed() {
 }
 
 void TrackerLogic::end(Batch& batch, std::uint32_t index, TransferStatusEnum state) {
-    batch.task(index).tracked = false;
-    batch.publishTerminal(index, state);
+    Task& task = batch.task(index);
+    task.tracked = false;
+    if (!waits_.empty()) countUser(task, -1);
     if (--batch.active.running == 0) deactivate(batch);
     tally(batch);
+    batch.publishTerminal(index, state);
 }
 
-/// Doomed tasks in the middle of a run are skipped by flush; those at either edge go now, so a run that is left has a
-/// task that keeps its batch.
-void TrackerLogic::forgetDoomed(std::deque<Run>& pending) {
-    const auto doomed = [](const Run& run, std::uint32_t task) { return run.batch->task(task).doomed != Code::Ok; };
-    std::erase_if(pending, [&](Run& run) {
-        while (run.next < run.end && doomed(run, run.next)) {
-            ++run.next;
-            run.offset = 0;
-        }
-        while (run.next < run.end && doomed(run, run.end - 1)) --run.end;
-        return run.next == run.end;
-    });
-}
-
+/// Comes before the task is published: what flushTally calls may free any batch whose tasks it sees as terminal, and
+/// must not find one of them uncounted on its own thread.
 void TrackerLogic::tally(Batch& batch) {
     if (tally_batch_ != &batch) flushTally();
     tally_batch_ = &batch;
@@ -432,6 +425,8 @@ void TrackerLogic::activate(Batch& batch, std::uint32_t count) {
 }
 
 void TrackerLogic::deactivate(Batch& batch) {
+    // No run outlives its batch. Until here flush skips the ended tasks in them.
+    while (Run* run = batch.active.runs) runs_.drop(peers_[run->peer].pending, *run);
     if (batch.active.previous != nullptr)
         batch.active.previous->active.next = batch.active.next;
     else
@@ -451,33 +446,35 @@ void TrackerLogic::forEachTask(Visit&& visit) const {
 void TrackerLogic::cancel(Batch& batch, std::uint32_t index, const Status& cause) {
     if (batch.task(index).doomed != Code::Ok) return;
     doom(batch, index, cause);
-    resetPathsOf(batch.task(index));
-}
-
-void TrackerLogic::endCanceled(const Status& cause) {
-    endDoomed();
-    flushTally();
-    sendResets(cause);
+    resetPathsOf(batch.task(index), cause);
 }
 
 void TrackerLogic::onEndTasks(const EndTasks& request, Batch& batch) {
     const std::uint32_t count = batch.claimed();
-    for (std::uint32_t i = 0; i < count; ++i) {
-        const bool meant = request.task == EndTasks::kAllTasks || request.task == i;
-        if (meant && batch.task(i).tracked) cancel(batch, i, request.cause);
-    }
-    endCanceled(request.cause);
+    const bool all = request.task == EndTasks::kAllTasks;
+    // Callers may end many tasks one by one: only those that are meant are looked at.
+    const std::uint32_t first = all ? 0 : std::min(request.task, count);
+    const std::uint32_t last = all ? count : std::min(first + 1, count);
+    for (std::uint32_t i = first; i < last; ++i)
+        if (batch.task(i).tracked) cancel(batch, i, request.cause);
+    endDoomed();
+    flushTally();
 }
 
 void TrackerLogic::onEndAll(const EndAll& request) {
     forEachTask([&](Batch& batch, std::uint32_t index) { cancel(batch, index, request.cause); });
-    endCanceled(request.cause);
+    endDoomed();
+    flushTally();
 }
 
-void TrackerLogic::sendResets(const Status& cause) {
-    for (const Reset& reset : resets_)
+void TrackerLogic::sendResets() {
+    for (const Reset& reset : resets_) {
+        // What it was for may be back by now.
+        const Path* path = pathOf(reset.peer, reset.worker);
+        if (path == nullptr || path->flights == 0) continue;
         output_.sendReset(reset.worker,
-                          ResetPath{reset.peer, Status(Code::PathReset, "path reset: " + cause.toString())});
+                          ResetPath{reset.peer, Status(Code::PathReset, "path reset: " + reset.cause.toString())});
+    }
     resets_.clear();
 }
 
@@ -497,9 +494,10 @@ void TrackerLogic::onTimer(TimePoint now) {
         if (batch->active.earliest <= now) batch->active.earliest = endOverdue(*batch, now, cause);
         next_wake = std::min(next_wake, batch->active.earliest);
     }
-    endCanceled(cause);
+    endDoomed();
+    flushTally();
     answerWaits(now);
-    for (const AwaitSourceIdle& wait : waits_) next_wake = std::min(next_wake, wait.deadline);
+    for (const Wait& wait : waits_) next_wake = std::min(next_wake, wait.asked.deadline);
     if (next_wake != kForever) scheduleWake(std::max(next_wake, now + kDeadlineGrain));
 }
 
@@ -523,19 +521,26 @@ TimePoint TrackerLogic::endOverdue(Batch& batch, TimePoint now, const Status& ca
 std::vector<BatchID> TrackerLogic::batchesUsing(const ByteRange& range) const {
     std::vector<BatchID> users;
     forEachTask([&](const Batch& batch, std::uint32_t index) {
-        const Task& task = batch.task(index);
-        const ByteRange source{reinterpret_cast<std::uint64_t>(task.local), task.length};
-        if (source.overlaps(range) && (users.empty() || users.back() != batch.id())) users.push_back(batch.id());
+        if (sourceOf(batch.task(index)).overlaps(range) && (users.empty() || users.back() != batch.id()))
+            users.push_back(batch.id());
     });
     return users;
 }
 
-Status TrackerLogic::stillRegistered(const ByteRange& source, std::uint64_t version) {
+void TrackerLogic::countUser(const Task& task, int change) {
+    const ByteRange source = sourceOf(task);
+    for (Wait& wait : waits_)
+        if (source.overlaps(wait.asked.range)) wait.users += static_cast<std::uint64_t>(change);
+}
+
+Status TrackerLogic::stillRegistered(const Task& task, std::uint64_t version) {
+    const ByteRange source = sourceOf(task);
     const Status gone(Code::AddressNotRegistered, "source " + source.toString() + " was unregistered during submit");
     for (auto entry = awaited_.rbegin(); entry != awaited_.rend() && entry->version > version; ++entry)
         if (entry->range.overlaps(source)) return gone;
     // Older than what is remembered: the current table decides, on the safe side.
-    if (version < awaited_floor_ && !region_map_.get().covers(source, false)) return gone;
+    if (version < awaited_floor_)
+        return region_map_.get().covers(source, false, task.opcode == Opcode::Read) ? Status::ok() : gone;
     return Status::ok();
 }
 
@@ -550,19 +555,21 @@ void TrackerLogic::onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now)
             awaited_.pop_front();
         }
     }
-    waits_.push_back(wait);
+    Wait& added = waits_.emplace_back(Wait{wait});
+    forEachTask([&](const Batch& batch, std::uint32_t index) {
+        if (sourceOf(batch.task(index)).overlaps(wait.range)) ++added.users;
+    });
     answerWaits(now);
     if (!waits_.empty()) scheduleWake(std::max(wait.deadline, now + kDeadlineGrain));
 }
 
 void TrackerLogic::answerWaits(TimePoint now) {
     for (auto wait = waits_.begin(); wait != waits_.end();) {
-        auto users = batchesUsing(wait->range);
-        if (!users.empty() && now < wait->deadline) {
+        if (wait->users != 0 && now < wait->asked.deadline) {
             ++wait;
             continue;
         }
-        wait->reply(std::move(users));
+        wait->asked.reply(wait->users != 0 ? batchesUsing(wait->asked.range) : std::vector<BatchID>());
         wait = waits_.erase(wait);
     }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/batch.h"
+#include "actors/run_queue.h"
 #include "messages/data_plane.h"
 #include "transports/registration_table.h"
 
@@ -63,30 +64,17 @@ class TrackerLogic {
         bool retired = false;       ///< Of an earlier route: kept while flights are out, for their deadlines.
         Train train;                ///< Being filled during flush.
     };
-    static constexpr std::uint32_t kAnyWorker = UINT32_MAX;
-    /// Tasks [next, end) of a batch for one peer, of which `next` starts at `offset`. A single task may stop at
-    /// `limit`.
-    struct Run {
-        Batch* batch = nullptr;
-        std::uint32_t next = 0;
-        std::uint32_t end = 0;
-        std::uint64_t offset = 0;
-        std::uint64_t limit = UINT64_MAX;
-        bool merge = true;
-        std::uint32_t worker = kAnyWorker;  ///< Only through this one.
-    };
     struct PeerState {
         std::shared_ptr<const Peer> peer;  ///< Null: not in use.
         SegmentID segment = kInvalidSegmentID;
         std::vector<Path> paths;
-        std::deque<Run> pending;
+        RunQueue pending;
         bool dirty = false;
-        bool forgetful = false;  ///< Something in `pending` is doomed.
     };
     struct Reset {
         std::uint32_t peer;
         std::uint32_t worker;
-        bool operator==(const Reset&) const = default;
+        Status cause;
     };
 
     PeerState* peerOf(const Task& task);
@@ -95,7 +83,7 @@ class TrackerLogic {
     void enqueue(std::uint32_t peer, const Run& run);
     Path* pathWithRoom(PeerState& peer);
     void fill(std::uint32_t index);
-    void skipEnded(std::deque<Run>& pending);
+    void skipEnded(RunQueue& pending);
     Flight cut(PeerState& peer, const Worker& worker);
 
     void onFailed(std::uint32_t worker, const SliceReport::Failed& failed);
@@ -106,24 +94,24 @@ class TrackerLogic {
     void endDoomed();
     void doomPeer(std::uint32_t peer, const Status& cause);
     bool doomUnlessSendable(const PeerState& peer, const Run& run);
-    void forgetDoomed(std::deque<Run>& pending);
-    /// doom, and the paths that carry it are reset by endCanceled.
+    /// doom, and flush resets the paths that carry it.
     void cancel(Batch& batch, std::uint32_t index, const Status& cause);
-    void endCanceled(const Status& cause);
     TimePoint endOverdue(Batch& batch, TimePoint now, const Status& cause);
-    void resetPathsOf(const Task& task);
+    void resetPathsOf(const Task& task, const Status& cause);
     void end(Batch& batch, std::uint32_t index, TransferStatusEnum state);
     /// Calls visit(Batch&, index) for every task that is not terminal.
     template <class Visit>
     void forEachTask(Visit&& visit) const;
     void tally(Batch& batch);
     void flushTally();
-    void sendResets(const Status& cause);
+    void sendResets();
     void activate(Batch& batch, std::uint32_t count);
     void deactivate(Batch& batch);
     std::vector<BatchID> batchesUsing(const ByteRange& range) const;
-    /// Ok unless `source`, found registered at `version`, was declared idle for its unregistration since.
-    Status stillRegistered(const ByteRange& source, std::uint64_t version);
+    /// The task counts from here on (1), or no more (-1), for those who wait until its source is idle.
+    void countUser(const Task& task, int change);
+    /// Ok unless the task's source, found registered at `version`, was declared idle for its unregistration since.
+    Status stillRegistered(const Task& task, std::uint64_t version);
     void answerWaits(TimePoint now);
     void scheduleWake(TimePoint when);
 
@@ -133,12 +121,18 @@ class TrackerLogic {
     TrackerOutput& output_;
 
     std::vector<Worker> workers_;
-    std::vector<PeerState> peers_;      ///< By peer index.
-    std::vector<std::uint32_t> dirty_;  ///< Peers that flush must look at.
-    Batch* active_ = nullptr;           ///< Intrusive list of batches with running tasks.
-    std::vector<Reset> resets_;
+    std::vector<PeerState> peers_;                          ///< By peer index.
+    RunPool runs_;                                          ///< What is in their queues.
+    std::vector<std::uint32_t> dirty_;                      ///< Peers that flush must look at.
+    Batch* active_ = nullptr;                               ///< Intrusive list of batches with running tasks.
+    std::vector<Reset> resets_;                             ///< Asked for since the last flush, one per path.
     std::vector<std::pair<Batch*, std::uint32_t>> doomed_;  ///< Between doom and endDoomed.
-    std::vector<AwaitSourceIdle> waits_;
+
+    struct Wait {
+        AwaitSourceIdle asked;
+        std::uint64_t users = 0;  ///< Tasks that are not terminal with their source in the range.
+    };
+    std::vector<Wait> waits_;
 
     /// Ranges that AwaitSourceIdle named, by ascending version; the last ones. Before `awaited_floor_` it is
     /// incomplete.

@@ -3,10 +3,40 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <random>
 #include <set>
 #include <thread>
 #include <vector>
+
+namespace {
+
+/// Arrays of more bytes than this cannot be had by this thread: what a limit of the system (RLIMIT_AS) does, which a
+/// process under a sanitizer cannot be given.
+thread_local std::size_t memory_limit = SIZE_MAX;
+
+class MemoryLimit {
+  public:
+    explicit MemoryLimit(std::size_t bytes) { memory_limit = bytes; }
+    ~MemoryLimit() { memory_limit = SIZE_MAX; }
+    MemoryLimit(const MemoryLimit&) = delete;
+    MemoryLimit& operator=(const MemoryLimit&) = delete;
+};
+
+}  // namespace
+
+void* operator new[](std::size_t bytes) {
+    if (bytes <= memory_limit)
+        if (void* memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
+    throw std::bad_alloc();
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+    return bytes <= memory_limit ? std::malloc(bytes != 0 ? bytes : 1) : nullptr;
+}
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 
 namespace troupe::test {
 namespace {
@@ -84,6 +114,58 @@ TEST(BatchTable, FreeIsBusyWhileATaskRuns) {
     finishOne(*table.find(id), 1, TransferStatusEnum::COMPLETED);
     EXPECT_FALSE(table.anyRunning());
     EXPECT_TRUE(table.free(id));
+}
+
+TEST(BatchTable, AFreeAfterEveryTaskWasSeenAsTerminalIsNotBusy) {
+    for (int round = 0; round < 5; ++round) {
+        BatchTable table(4);
+        const BatchID id = *table.allocate(2, 0);
+        startTasks(*table.find(id), 2);
+        // As the tracker: a handler shows its tasks first and counts them at its end.
+        std::thread tracker([batch = &*table.find(id)] {
+            batch->publishTerminal(0, TransferStatusEnum::COMPLETED);
+            batch->publishTerminal(1, TransferStatusEnum::COMPLETED);
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            batch->finished(2);
+        });
+        for (std::uint32_t i = 0; i < 2; ++i)
+            while (!isTerminal(table.find(id)->taskStatus(i).s)) std::this_thread::yield();
+        EXPECT_TRUE(table.free(id));
+        tracker.join();
+    }
+}
+
+TEST(BatchTable, WithoutMemoryNothingThrowsAndNoSlotIsLost) {
+    constexpr std::uint32_t kBatches = 300;  // More than one chunk of slots.
+    constexpr std::uint32_t kLarge = 1000;
+    BatchTable table(kBatches);
+    const auto refused = [&](std::uint32_t capacity) {
+        const MemoryLimit none(0);
+        const auto id = table.allocate(capacity, 0);
+        return !id && id.status().code() == Code::ResourceExhausted;
+    };
+    EXPECT_TRUE(refused(1)) << "not even slots";
+    EXPECT_EQ(table.live(), 0u);
+    std::vector<BatchID> live;
+    for (std::uint32_t i = 0; i < kBatches; ++i) {
+        EXPECT_TRUE(refused(1)) << i;
+        const auto id = table.allocate(1, 0);
+        ASSERT_TRUE(id) << i;
+        live.push_back(*id);
+    }
+    EXPECT_EQ(table.allocate(1, 0).status().code(), Code::CapacityExceeded);
+    for (const BatchID id : live) EXPECT_TRUE(table.free(id));
+    // A slot that is used again for a larger batch.
+    EXPECT_TRUE(refused(kLarge));
+    live.clear();
+    for (std::uint32_t i = 0; i < kBatches; ++i) {
+        const auto id = table.allocate(i == 0 ? kLarge : 1, 0);
+        ASSERT_TRUE(id) << i;
+        live.push_back(*id);
+    }
+    startTasks(*table.find(live[0]), kLarge);
+    for (std::uint32_t i = 0; i < kLarge; ++i) finishOne(*table.find(live[0]), i, TransferStatusEnum::COMPLETED);
+    for (const BatchID id : live) EXPECT_TRUE(table.free(id));
 }
 
 TEST(BatchTable, AReusedSlotStartsAfresh) {

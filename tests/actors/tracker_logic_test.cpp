@@ -340,6 +340,7 @@ TEST_F(Tracker, ADeadlineReachesWhatIsOutOnAnEarlierRoute) {
     tracker_.onUsePeer(UsePeer{same, segmentOf(kPeer), {1}});
     tracker_.flush();
     tracker_.onEndTasks(EndTasks{id, EndTasks::kAllTasks, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+    tracker_.flush();
     ASSERT_EQ(output_.resets.size(), 1u);
     EXPECT_EQ(output_.resets[0].worker, 0u);
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING);
@@ -511,6 +512,7 @@ TEST_F(Tracker, EndTasksCancelsOneOrAll) {
     const BatchID id = submit({spec(0, 64), spec(500, 64), spec(1000, 64)});
     const auto flights = output_.takeFlights();
     tracker_.onEndTasks(EndTasks{id, 1, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+    tracker_.flush();
     EXPECT_EQ(output_.resets.size(), 1u);
     fail(flights[1], Status(Code::PathReset, "path reset"), true);
     EXPECT_EQ(task(id, 1).s, TransferStatusEnum::CANCELED);
@@ -520,6 +522,62 @@ TEST_F(Tracker, EndTasksCancelsOneOrAll) {
     fail(flights[2], Status(Code::PathReset, "path reset"), true);
     EXPECT_EQ(task(id, 2).s, TransferStatusEnum::CANCELED);
     EXPECT_EQ(batch(id).s, TransferStatusEnum::CANCELED);
+}
+
+TEST_F(Tracker, CancelsOfOneRoundResetAPathOnce) {
+    const BatchID id = submit({spec(0, 64), spec(500, 64), spec(1000, 64)});
+    const auto flights = output_.takeFlights();
+    for (std::uint32_t i = 0; i < 2; ++i)
+        tracker_.onEndTasks(EndTasks{id, i, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+    tracker_.flush();
+    EXPECT_EQ(output_.resets.size(), 1u);
+    for (const Flight& flight : flights) fail(flight, Status(Code::PathReset, "path reset"), true);
+    const auto again = output_.takeFlights();
+    ASSERT_EQ(again.size(), 1u);
+    succeed(again[0]);
+    for (std::uint32_t i = 0; i < 2; ++i) EXPECT_EQ(task(id, i).s, TransferStatusEnum::CANCELED);
+    EXPECT_EQ(task(id, 2).s, TransferStatusEnum::COMPLETED);
+}
+
+TEST_F(Tracker, AFlightThatCameBackBeforeTheRoundEndsNeedsNoReset) {
+    const BatchID id = submit({spec(0, 64)});
+    const auto flights = output_.takeFlights();
+    tracker_.onEndTasks(EndTasks{id, 0, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+    succeed(flights[0]);
+    EXPECT_TRUE(output_.resets.empty());
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::CANCELED);
+}
+
+TEST_F(Tracker, ABatchThatEndsTakesItsPlacesInTheQueueAlong) {
+    // The first keeps the window full, so that the others wait.
+    const BatchID first = submit({spec(0, 1000)});
+    const auto flights = output_.takeFlights();
+    const BatchID second = submit({spec(2000, 64), spec(3000, 64), spec(4000, 64)});
+    const BatchID third = submit({spec(5000, 64)});
+    const auto cancel = [&](BatchID id, std::uint32_t task) {
+        tracker_.onEndTasks(EndTasks{id, task, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+        tracker_.flush();
+    };
+    for (const std::uint32_t i : {1u, 0u, 2u}) {
+        EXPECT_EQ(table_.free(second).code(), Code::BatchBusy);
+        cancel(second, i);
+        EXPECT_EQ(task(second, i).s, TransferStatusEnum::CANCELED) << "nothing of it is out";
+    }
+    // Its slot, with larger memory, is another batch's at once.
+    ASSERT_TRUE(table_.free(second));
+    const BatchID fourth = submit({spec(6000, 64)}, 1000);
+    EXPECT_EQ(static_cast<std::uint32_t>(fourth), static_cast<std::uint32_t>(second));
+    EXPECT_TRUE(output_.trains.empty());
+    for (const Flight& flight : flights) succeed(flight);
+    const auto rest = output_.takeFlights();
+    ASSERT_EQ(rest.size(), 2u);
+    EXPECT_EQ(rest[0].local, memory_.data() + 5000);
+    EXPECT_EQ(rest[1].local, memory_.data() + 6000);
+    for (const Flight& flight : rest) succeed(flight);
+    for (const BatchID id : {first, third, fourth}) {
+        EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+        EXPECT_TRUE(table_.free(id));
+    }
 }
 
 TEST_F(Tracker, EndAllEndsEveryBatch) {
@@ -614,6 +672,33 @@ TEST_F(Tracker, ASubmitAcceptedBeforeItsSourceIsUnregisteredIsWaitedFor) {
     EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
 }
 
+TEST_F(Tracker, AReadIntoMemoryRegisteredAgainReadOnlyIsRefusedHoweverManyUnregistrationsLater) {
+    const std::uint64_t seen = regions_.regions().version();
+    const BatchID id = *table_.allocate(2, 0);
+    auto read = spec(0, 64);
+    read.opcode = Opcode::Read;
+    const auto message = addTasks(table_, id, {read, spec(5000, 64)}, seen);
+    const auto removed = regions_.beginRemoval(region_.range.addr);
+    ASSERT_TRUE(removed);
+    std::uint64_t version = regions_.regions().version();
+    tracker_.onAwaitSourceIdle({region_.range, version, kForever, [](const auto&) {}}, now_);
+    regions_.remove(region_.id);
+    Region again;
+    again.range = region_.range;
+    again.writable = false;
+    again = *regions_.reserve(again);
+    regions_.commit(again.id);
+    // More than the tracker remembers, all of other memory.
+    for (std::uint64_t i = 0; i < 1000; ++i)
+        tracker_.onAwaitSourceIdle({ByteRange{64 + i, 1}, ++version, kForever, [](const auto&) {}}, now_);
+    tracker_.onSubmit(message, now_);
+    tracker_.flush();
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::AddressNotRegistered);
+    succeed(output_.takeFlights().at(0));
+    EXPECT_EQ(task(id, 1).s, TransferStatusEnum::COMPLETED) << "a WRITE only reads it";
+}
+
 TEST_F(Tracker, OnlyTheUnregisteredRangeIsRefused) {
     const std::uint64_t seen = regions_.regions().version();
     const BatchID id = *table_.allocate(2, 0);
@@ -640,6 +725,25 @@ TEST_F(Tracker, AwaitSourceIdleIsAnsweredWhenTheLastUserEnds) {
     ASSERT_TRUE(answer);
     EXPECT_TRUE(answer->empty());
     EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+}
+
+TEST_F(Tracker, AwaitSourceIdleWaitsForWhatIsSubmittedMeanwhileToo) {
+    const BatchID early = submit({spec(0, 64), spec(500, 64), spec(0, 0), spec(5000, 64)});
+    const auto before = output_.takeFlights();
+    int answers = 0;
+    const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()), 1000};
+    for (int i = 0; i < 2; ++i)
+        tracker_.onAwaitSourceIdle({range, 0, kForever, [&](const auto& users) { answers += users.empty(); }}, now_);
+    submit({spec(900, 64), spec(0, 0)});
+    const auto after = output_.takeFlights();
+    ASSERT_EQ(before.size() + after.size(), 4u);
+    succeed(before[2]);
+    succeed(before[1]);
+    tracker_.onEndTasks(EndTasks{early, 0, Status(Code::Canceled, "by the caller")}, *table_.find(early));
+    fail(before[0], Status(Code::PathReset, "path reset"), true);
+    EXPECT_EQ(answers, 0);
+    succeed(after[0]);
+    EXPECT_EQ(answers, 2);
 }
 
 TEST_F(Tracker, AwaitSourceIdleNamesTheUsersAtItsDeadline) {
