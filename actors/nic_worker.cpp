@@ -22,6 +22,8 @@ caf::behavior NicWorker::make_behavior() {
         [this](const UsePeer& use) { logic_->onUsePeer(use); },
         [this](const DropPeer& drop) { logic_->onDropPeer(drop); },
         [this](const AwaitPeersIdle& wait) { logic_->onAwaitPeersIdle(wait, loop().now()); },
+        [this](const CloseToPeers& wait) { logic_->onCloseToPeers(wait, loop().now()); },
+        [this](const OpenToPeers&) { logic_->onOpenToPeers(); },
         [this](const AwaitFlights& wait) { logic_->onAwaitFlights(wait, loop().now()); },
     };
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include <caf/behavior.hpp>
@@ -18,6 +19,12 @@ namespace {
 // Pause before a control server that failed is started again; doubled for each failure, up to 64 times.
 constexpr auto kRestartPause = std::chrono::milliseconds(10);
 
+/// How long the end waits for processes that hold memory of this one. One that runs lets go in less than a millisecond,
+/// so it is one that was stopped for which this is spent.
+constexpr auto kReleaseBound = std::chrono::milliseconds(500);
+/// And then for the workers' answers. Only a loop that stands still, or a worker that is gone, lets this pass.
+constexpr auto kAnswerBound = std::chrono::seconds(1);
+
 // The whole address space: what AwaitSourceIdle means by "any task".
 constexpr ByteRange kEverything{0, UINT64_MAX};
 
@@ -33,6 +40,11 @@ class Countdown {
     std::size_t left_;
     std::function<void()> finish_;
 };
+
+/// What to do about a process that holds on, for whoever can ask again.
+Status askAgain(const Status& held) {
+    return {held.code(), held.message() + ". End it or let it go on, then try again"};
+}
 
 }  // namespace
 
@@ -65,13 +77,14 @@ caf::behavior Supervisor::make_behavior() {
 void Supervisor::on_exit() {
     loop().cancelTimer(restart_timer_);
     loop().cancelTimer(drain_timer_);
+    loop().cancelTimer(release_timer_);
     directory_ = nullptr;
     control_server_ = nullptr;
     trackers_.clear();
     workers_.clear();
     transports_.clear();
     plan_.listener.reset();
-    if (plan_.on_ended) plan_.on_ended();
+    if (plan_.on_ended) plan_.on_ended(held_);
 }
 
 void Supervisor::startControlServer() {
@@ -113,18 +126,58 @@ void Supervisor::install(const InstallTransport& request) {
 }
 
 void Supervisor::uninstall(const UninstallTransport& request) {
-    const auto found = std::find_if(transports_.begin(), transports_.end(), [&](const InstalledTransport& entry) {
-        return entry.transport->name() == request.name;
-    });
+    const auto find = [this, name = request.name] {
+        return std::find_if(transports_.begin(), transports_.end(),
+                            [&](const InstalledTransport& entry) { return entry.transport->name() == name; });
+    };
+    const auto found = find();
     if (found == transports_.end())
         return request.reply(Status(Code::NotFound, "transport '" + request.name + "' is not installed"));
-    const auto leaving = found->workers;
-    transports_.erase(found);
+    // First what other processes were given is taken back: without the Nic nobody would know any more that one of them
+    // still has it. Nobody is given anything from here on, so this holds until the Nic is gone.
+    const TimePoint deadline = saturatedAdd(loop().now(), plan_.settings->unregister_timeout);
+    closeToPeers(found->workers, deadline,
+                 [this, self = caf::strong_actor_ptr(ctrl()), find, reply = request.reply](const Status& held) {
+                     const auto entry = find();
+                     if (ending_ || entry == transports_.end()) return reply(Status(Code::Canceled, "the engine ends"));
+                     const auto workers = entry->workers;
+                     if (held) {
+                         transports_.erase(entry);
+                         return remove(workers, reply);
+                     }
+                     for (const std::uint32_t index : workers)
+                         if (workers_[index]) send(workers_[index], OpenToPeers{});
+                     reply(askAgain(held));
+                 });
+}
+
+void Supervisor::closeToPeers(const std::vector<std::uint32_t>& workers, TimePoint deadline,
+                              std::function<void(const Status&)> closed) {
+    const auto held = std::make_shared<Status>();  ///< The first worker's whose peers did not let go.
+    const auto left =
+        std::make_shared<Countdown>(1 + workers.size(), [held, done = std::move(closed)] { done(*held); });
+    for (const std::uint32_t index : workers) {
+        if (index >= workers_.size() || !workers_[index]) {
+            left->part();
+            continue;
+        }
+        send(workers_[index], CloseToPeers{deadline, [left, held, home = &loop()](const Status& status) {
+                                               home->post([left, held, status] {
+                                                   if (*held) *held = status;
+                                                   left->part();
+                                               });
+                                           }});
+    }
+    left->part();
+}
+
+/// Of a transport that is not among the installed ones any more.
+void Supervisor::remove(const std::vector<std::uint32_t>& leaving, std::function<void(Status)> removed) {
     tellDirectory();
     // First no tracker may use the workers any more, then what a submit brought them meanwhile is waited for, then they
     // end, then the caller hears of it. Replies may come from other loops and after this actor's end; `self` keeps its
     // memory.
-    afterDirectory([this, self = caf::strong_actor_ptr(ctrl()), leaving, reply = request.reply](const Status&) {
+    afterDirectory([this, self = caf::strong_actor_ptr(ctrl()), leaving, reply = std::move(removed)](const Status&) {
         afterTrackers([this, self, leaving, reply] {
             afterFlights(leaving,
                          [this, self, leaving, reply] { endWorkers(leaving, [reply] { reply(Status::ok()); }); });
@@ -215,7 +268,7 @@ void Supervisor::quiescePeers(const QuiesceRange& request) {
         if (*held)
             reply(std::vector<BatchID>());
         else
-            reply(*held);
+            reply(askAgain(*held));
     });
     for (const caf::actor& worker : workers_) {
         if (!worker) {
@@ -239,7 +292,7 @@ void Supervisor::shutDown(const Shutdown& request) {
     if (std::exchange(ending_, true)) return;
     loop().cancelTimer(restart_timer_);
     const caf::strong_actor_ptr self(ctrl());
-    const auto idle = std::make_shared<Countdown>(trackers_.size(), [this, self] { endActors(); });
+    const auto idle = std::make_shared<Countdown>(trackers_.size(), [this, self] { releasePeers(); });
     for (const caf::actor& tracker : trackers_) {
         send(tracker, EndAll{Status(Code::Canceled, "the engine ends")});
         send(tracker,
@@ -248,7 +301,27 @@ void Supervisor::shutDown(const Shutdown& request) {
                              }});
     }
     // A tracker that is gone answers nothing.
-    drain_timer_ = loop().runAt(request.deadline, [this] { endActors(); });
+    drain_timer_ = loop().runAt(request.deadline, [this] { releasePeers(); });
+}
+
+/// The Nics are closed to peers, and who does not let go is remembered for on_ended.
+void Supervisor::releasePeers() {
+    if (std::exchange(releasing_, true)) return;
+    const TimePoint deadline = loop().now() + kReleaseBound;
+    release_timer_ = loop().runAt(deadline + kAnswerBound, [this] {
+        if (actors_told_) return;
+        held_ = Status(Code::Timeout,
+                       "a data loop did not answer at the end, so whether other processes of this host still hold "
+                       "registered memory is not known");
+        endActors();
+    });
+    std::vector<std::uint32_t> all(workers_.size());
+    std::iota(all.begin(), all.end(), 0u);
+    closeToPeers(all, deadline, [this, self = caf::strong_actor_ptr(ctrl())](const Status& held) {
+        if (actors_told_) return;
+        held_ = held;
+        endActors();
+    });
 }
 
 void Supervisor::endActors() {
@@ -284,7 +357,7 @@ void Supervisor::ended(const caf::down_msg& down) {
 
 void Supervisor::endDataPlane(const Status& cause) {
     std::vector<std::uint32_t> all(workers_.size());
-    for (std::uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    std::iota(all.begin(), all.end(), 0u);
     const caf::strong_actor_ptr self(ctrl());
     endWorkers(all, [this, self, cause] {
         // A tracker ends what it still reaches; what a defect left is ended when no tracker can meet it any more.

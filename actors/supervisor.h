@@ -9,6 +9,7 @@
 #include "actors/control_server.h"
 #include "actors/hosted_actor.h"
 #include "actors/segment_directory.h"
+#include "base/status.h"
 #include "base/stream.h"
 #include "messages/control_plane.h"
 #include "messages/data_plane.h"
@@ -33,7 +34,8 @@ class Supervisor final : public HostedActor {
         const BatchTable* batches = nullptr;
         SegmentBoard* board = nullptr;
         const Config* settings = nullptr;
-        std::function<void()> on_ended;               ///< When all actors are gone, this one last.
+        /// When all actors are gone, this one last. Not Ok: another process may still touch registered memory.
+        std::function<void(const Status&)> on_ended;
         std::function<void(const Status&)> on_fatal;  ///< A data-plane actor ended by a defect: refuse new work.
         std::function<void(const Status&)> on_data_plane_gone;  ///< After on_fatal: no Nic or tracker is left.
     };
@@ -55,6 +57,10 @@ class Supervisor final : public HostedActor {
     void startControlServer();
     void install(const InstallTransport& request);
     void uninstall(const UninstallTransport& request);
+    void remove(const std::vector<std::uint32_t>& leaving, std::function<void(Status)> removed);
+    /// Lets no peer in at these workers any more, and hands `closed` Ok or who still holds something at the deadline.
+    void closeToPeers(const std::vector<std::uint32_t>& workers, TimePoint deadline,
+                      std::function<void(const Status&)> closed);
     void afterFlights(const std::vector<std::uint32_t>& workers, std::function<void()> reached);
     void endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone);
     void afterDirectory(std::function<void(Status)> reached);
@@ -64,6 +70,7 @@ class Supervisor final : public HostedActor {
     void quiesce(const QuiesceRange& request);
     void quiescePeers(const QuiesceRange& request);
     void shutDown(const Shutdown& request);
+    void releasePeers();
     void endActors();
     void ended(const caf::down_msg& down);
     void endDataPlane(const Status& cause);
@@ -76,11 +83,14 @@ class Supervisor final : public HostedActor {
     std::vector<InstalledTransport> transports_;
     std::size_t alive_ = 0;  ///< Children that have not ended.
     bool ending_ = false;
+    bool releasing_ = false;
+    Status held_;  ///< Of the end: who still holds memory.
     bool actors_told_ = false;
     bool failed_ = false;
     std::uint32_t server_failures_ = 0;
     Reactor::TimerId restart_timer_ = 0;
     Reactor::TimerId drain_timer_ = 0;
+    Reactor::TimerId release_timer_ = 0;
 };
 
 }  // namespace troupe

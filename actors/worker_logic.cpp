@@ -5,6 +5,12 @@
 
 namespace troupe {
 
+namespace {
+
+constexpr ByteRange kEverything{0, UINT64_MAX};
+
+}  // namespace
+
 WorkerLogic::WorkerLogic(std::uint32_t index, std::unique_ptr<Nic> nic, WorkerOutput& output)
     : index_(index), nic_(std::move(nic)), output_(output) {}
 
@@ -144,6 +150,7 @@ bool WorkerLogic::poll(TimePoint now) {
     }
     moved = sendReports() || moved;
     if (!waits_.empty()) answerWaits(now);
+    if (!close_waits_.empty()) answerCloseWaits(now);
     if (!flight_waits_.empty()) answerFlightWaits(now);
     return moved;
 }
@@ -182,7 +189,11 @@ void WorkerLogic::failRequest(const Failure& failure) {
 }
 
 void WorkerLogic::abandon(const Status& cause) {
-    // The Nic's end proves that nothing touches a buffer any more; only then are the tasks told.
+    // What another process holds it may hold on to when the Nic is gone.
+    std::vector<Status> held;
+    for (const AwaitPeersIdle& wait : waits_) held.push_back(nic_->heldIn(wait.range));
+    const Status any_held = nic_->heldIn(kEverything);
+    // The Nic's end proves that it touches no buffer any more; only then are the tasks told.
     nic_.reset();
     for (std::uint32_t i = 0; i < out_.size(); ++i) {
         Out& entry = out_[i];
@@ -191,7 +202,8 @@ void WorkerLogic::abandon(const Status& cause) {
         settle(i, entry.requests, 0);
     }
     sendReports();
-    for (const AwaitPeersIdle& wait : waits_) wait.reply(Status::ok());
+    for (std::size_t i = 0; i < waits_.size(); ++i) waits_[i].reply(held[i]);
+    for (const CloseToPeers& wait : close_waits_) wait.reply(any_held);
     for (const AwaitFlights& wait : flight_waits_) wait.reply();
 }
 
@@ -246,6 +258,21 @@ void WorkerLogic::answerWaits(TimePoint now) {
 
 // --- uninstall ---------------------------------------------------------------------------------------------------
 
+void WorkerLogic::onCloseToPeers(const CloseToPeers& wait, TimePoint now) {
+    nic_->closeToPeers();
+    close_waits_.push_back(wait);
+    answerCloseWaits(now);
+}
+
+void WorkerLogic::answerCloseWaits(TimePoint now) {
+    const Status held = nic_->heldIn(kEverything);
+    std::erase_if(close_waits_, [&](const CloseToPeers& wait) {
+        if (!held && now < wait.deadline) return false;
+        wait.reply(held);
+        return true;
+    });
+}
+
 void WorkerLogic::onAwaitFlights(const AwaitFlights& wait, TimePoint now) {
     flight_waits_.push_back(wait);
     answerFlightWaits(now);
@@ -262,6 +289,7 @@ void WorkerLogic::answerFlightWaits(TimePoint now) {
 TimePoint WorkerLogic::nextDeadline() const {
     TimePoint next = nic_->nextDeadline();
     for (const AwaitPeersIdle& wait : waits_) next = std::min(next, wait.deadline);
+    for (const CloseToPeers& wait : close_waits_) next = std::min(next, wait.deadline);
     for (const AwaitFlights& wait : flight_waits_) next = std::min(next, wait.deadline);
     return next;
 }

@@ -31,6 +31,8 @@ class WorkerLogic {
     void onTrain(const Train& train);
     void onReset(const ResetPath& reset);
     void onAwaitPeersIdle(const AwaitPeersIdle& wait, TimePoint now);
+    void onCloseToPeers(const CloseToPeers& wait, TimePoint now);
+    void onOpenToPeers() { nic_->openToPeers(); }
     void onAwaitFlights(const AwaitFlights& wait, TimePoint now);
 
     /// Polls the Nic once and sends one report to each tracker concerned. True when anything moved.
@@ -71,6 +73,7 @@ class WorkerLogic {
     SliceReport& reportFor(std::uint32_t tracker);
     bool sendReports();
     void answerWaits(TimePoint now);
+    void answerCloseWaits(TimePoint now);
     void answerFlightWaits(TimePoint now);
     bool hasFlights() const { return out_.size() != free_.size(); }
 
@@ -90,6 +93,7 @@ class WorkerLogic {
     std::vector<SliceReport> reports_;  ///< By tracker.
     SliceReport sending_;
     std::vector<AwaitPeersIdle> waits_;
+    std::vector<CloseToPeers> close_waits_;
     std::vector<AwaitFlights> flight_waits_;
 };
 

@@ -70,7 +70,7 @@ class EngineCore {
     caf::actor directory;
     std::vector<caf::actor> trackers;
     std::unique_ptr<ActorApi> actor_api;
-    std::shared_ptr<std::promise<void>> actors_ended;
+    std::shared_ptr<std::promise<Status>> actors_ended;
 
     struct InstalledHere {
         std::shared_ptr<Transport> transport;
@@ -86,6 +86,7 @@ class EngineCore {
     std::map<std::uint64_t, std::unique_ptr<MemoryFile>> allocations;
 
     std::mutex life_mutex;  ///< init and freeEngine exclude each other.
+    Status end;             ///< What freeEngine said first; guarded by `life_mutex`.
     std::atomic<std::uint32_t> next_tracker{0};
     std::atomic<std::uint32_t> submitting{0};  ///< Threads inside a submit; freeEngine waits for them.
     std::atomic<bool> failed{false};

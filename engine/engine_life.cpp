@@ -41,7 +41,12 @@ Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const 
 
 TransferEngine::TransferEngine(EngineOptions options) : core_(std::make_unique<EngineCore>(std::move(options))) {}
 
-TransferEngine::~TransferEngine() { static_cast<void>(freeEngine()); }
+TransferEngine::~TransferEngine() {
+    const bool told = core_->life.load() == EngineCore::Life::Ended;
+    const Status ended = freeEngine();
+    // Nobody else hears of it, and what is in foreign hands is the caller's memory.
+    if (!ended && !told) core_->options.log->error("~TransferEngine: {}", ended.toString());
+}
 
 // --- init --------------------------------------------------------------------------------------------------------
 
@@ -82,7 +87,8 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.listener = std::move(*listener);
     const Status started = start(std::move(*store));
     if (!started) {
-        stop();
+        // Nothing is registered that anybody could hold.
+        static_cast<void>(stop());
         core.life.store(EngineCore::Life::Ended);
     }
     return started;
@@ -127,8 +133,8 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     plan.batches = core.batches.get();
     plan.board = &core.segments;
     plan.settings = &settings;
-    core.actors_ended = std::make_shared<std::promise<void>>();
-    plan.on_ended = [ended = core.actors_ended] { ended->set_value(); };
+    core.actors_ended = std::make_shared<std::promise<Status>>();
+    plan.on_ended = [ended = core.actors_ended](const Status& held) { ended->set_value(held); };
     plan.on_data_plane_gone = [&core](const Status& why) { core.batches->endAll(why); };
     plan.on_fatal = [&core](const Status& why) {
         if (core.failed.load()) return;
@@ -153,13 +159,14 @@ Status TransferEngine::freeEngine() {
     if (core.onAnyTurn())
         return Status(Code::InvalidArgument, "freeEngine on a loop of the engine would wait for itself");
     const std::lock_guard lock(core.life_mutex);
-    if (core.life.exchange(EngineCore::Life::Ended) != EngineCore::Life::Running) return Status::ok();
-    stop();
-    return Status::ok();
+    // What is still in foreign hands stays so when it is asked again: there is nobody left to look.
+    if (core.life.exchange(EngineCore::Life::Ended) == EngineCore::Life::Running) core.end = stop();
+    return core.end;
 }
 
-void TransferEngine::stop() {
+Status TransferEngine::stop() {
     EngineCore& core = *core_;
+    Status held;
     // A submit that saw the engine running brings its tasks before the trackers are told to end them all.
     while (core.submitting.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
     // A blocking call that the actor API has under way ends with the transfers it waits for, so they come first.
@@ -167,8 +174,13 @@ void TransferEngine::stop() {
     if (core.actor_api) core.actor_api->end();
     if (core.supervisor) {
         auto ended = core.actors_ended->get_future();
-        if (ended.wait_for(kDrainBound + kActorsEndBound) != std::future_status::ready)
-            core.options.log->critical("freeEngine: the actors did not end in time");
+        if (ended.wait_for(kDrainBound + kActorsEndBound) == std::future_status::ready) {
+            held = ended.get();
+            if (!held) held = Status(held.code(), "the engine has ended, but " + held.message());
+        } else {
+            held = Status(Code::Internal, "the actors of the engine did not end in time; what they did is not known");
+            core.options.log->critical("freeEngine: {}", held.message());
+        }
     }
     for (const auto& loop : core.data_loops) loop->stop();
     if (core.control_loop) core.control_loop->stop();
@@ -177,6 +189,7 @@ void TransferEngine::stop() {
     const std::unique_lock lock(core.transports_mutex);
     core.transports.clear();
     if (core.batches) core.batches->endAll(Status(Code::Canceled, "the engine ended"));
+    return held;
 }
 
 std::string TransferEngine::localSegmentName() const { return core_->local.name; }

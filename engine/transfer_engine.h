@@ -46,7 +46,7 @@ struct BufferEntry {
 class TransferEngine {
   public:
     explicit TransferEngine(EngineOptions options = {});
-    ~TransferEngine();  ///< freeEngine().
+    ~TransferEngine();  ///< freeEngine(), unless it was called before; an error of it is logged.
     TransferEngine(const TransferEngine&) = delete;
     TransferEngine& operator=(const TransferEngine&) = delete;
 
@@ -71,6 +71,11 @@ class TransferEngine {
                 const std::string& ip_or_host = "", std::uint16_t rpc_port = 0);
 
     /// Ends everything within a bound: running transfers end as CANCELED, peers are told. Idempotent.
+    ///
+    /// BatchBusy: the engine has ended all the same, but a process of this host that was given access is stopped, and
+    /// so can be neither asked nor proven gone; the error names a region and the process. Do not free or reuse
+    /// registered memory while that process lives. Every later call says the same. Timeout, Internal: a part of the
+    /// engine did not answer in time, so who still touches registered memory is not known.
     Status freeEngine();
 
     /// The name that peers open: with p2p "host:port".
@@ -86,7 +91,9 @@ class TransferEngine {
     Result<Transport*> installTransport(const std::string& proto, void** args = nullptr);
     /// Null when it is not installed.
     Transport* getTransport(const std::string& proto) const;
-    /// NotFound; BatchBusy while transfers may use it (any running batch). Peers' work on it is cut.
+    /// NotFound; BatchBusy while transfers may use it (any running batch). Peers' work on it is cut. "host": what other
+    /// processes were given is taken back first, in at most `unregister_timeout`; when one of them is stopped and so
+    /// cannot let go, BatchBusy names it and nothing has changed.
     Status uninstallTransport(const std::string& proto);
 
     // --- memory ------------------------------------------------------------------------------------------------
@@ -183,7 +190,7 @@ class TransferEngine {
     friend class ActorApi;
     Status cancel(BatchID batch, std::uint32_t task);
     Status start(std::unique_ptr<MetadataStore> store);
-    void stop();
+    Status stop();
     /// submitTransfer that calls `on_done` on a loop's turn when the batch ends.
     Status submit(BatchID batch, const std::vector<TransferRequest>& requests, std::function<void(BatchID)> on_done);
 

@@ -26,16 +26,18 @@ constexpr int kFramesPerPass = 64;
 /// With more answers than this unsent, a connection is not read.
 constexpr std::size_t kMaxUnsent = 64;
 constexpr std::chrono::milliseconds kAcceptPause{100};
-/// How long the end of the transport waits for processes that hold grants. One that runs answers in less than a
-/// millisecond, so it is one that was stopped for which this is spent.
-///
-/// It is the one place where a data loop waits. What it would need to wait without standing still is an owner that
-/// outlives the Nic; and nothing of the engine's own is held up: a transport is uninstalled only while no batch runs,
-/// and with freeEngine the other Nics end as well. Peers that come by TCP while "host" alone is uninstalled do wait, at
-/// most this long, and their deadlines are longer.
+/// How long an end of the transport that was not announced by closeToPeers, as a defect's is, waits for processes that
+/// hold grants. One that runs answers in less than a millisecond, so it is one that was stopped for which this is
+/// spent. It is the one place where a data loop waits, and nothing of the engine's own is held up: the other Nics end
+/// as well.
 constexpr std::chrono::milliseconds kReleaseBound{500};
 /// Between two words in the log about connections that broke the rules: a peer can make as many as it likes.
 constexpr std::chrono::seconds kSayEvery{10};
+
+constexpr ByteRange kEverything{0, UINT64_MAX};
+
+/// To an initiator: look for another transport.
+Status leaves() { return {Code::TransportMissing, "its host transport is about to end"}; }
 
 }  // namespace
 
@@ -96,6 +98,7 @@ void GrantServer::admit(UniqueFd socket, TimePoint now) {
         shared_.log->debug("host: a connection was turned away: {}", why.message());
         static_cast<void>(sendPacket(socket.get(), encode(Refuse{why.code(), why.message()})));
     };
+    if (closed_) return turnAway(leaves());
     if (connections_.size() >= kMaxConnections)
         return turnAway(
             Status(Code::CapacityExceeded, "it has " + std::to_string(connections_.size()) + " connections already"));
@@ -227,6 +230,7 @@ void GrantServer::onHello(Connection& connection, const Hello& hello) {
         return refuse(connection,
                       Status(Code::StaleIncarnation, "this is incarnation " + shared_.incarnation.toString() +
                                                          ", not " + hello.owner.toString()));
+    if (closed_) return refuse(connection, leaves());
     connection.initiator = hello.initiator;
     connection.nonce = random_();
     connection.state = Connection::State::Welcomed;
@@ -246,6 +250,7 @@ bool GrantServer::allMapped() {
 }
 
 void GrantServer::onRequest(Connection& connection, const GrantRequest& request) {
+    if (closed_) return send(connection, GrantRefused{request.id, leaves().code(), leaves().message()});
     const RegionMap& regions = regions_.get();
     const ByteRange range{request.addr, request.length};
     const Status covered = range.length == 0 ? Status(Code::InvalidArgument, "a range of no bytes")
@@ -325,6 +330,11 @@ void GrantServer::revoke(Connection& connection, const ByteRange& range) {
     for (const std::uint64_t region : regions) send(connection, Revoke{region});
 }
 
+void GrantServer::closeToPeers() {
+    closed_ = true;
+    revokeIn(kEverything);
+}
+
 void GrantServer::revokeIn(const ByteRange& range) {
     for (const auto& connection : connections_) revoke(*connection, range);
     bury();
@@ -343,9 +353,9 @@ Status GrantServer::heldIn(const ByteRange& range) const {
         if (!connection->mayHold()) continue;
         for (const auto& [region, held] : connection->held)
             if (held.range.overlaps(range))
-                return {Code::BatchBusy, "region " + held.range.toString() + " is held by " +
-                                             connection->process->name() +
-                                             ", which does not answer; end it or let it go on, then try again"};
+                return {Code::BatchBusy,
+                        "region " + held.range.toString() + " is still held by " + connection->process->name() +
+                            ", which does not answer; do not free or reuse it while that process lives"};
     }
     return Status::ok();
 }
@@ -357,11 +367,10 @@ std::size_t GrantServer::grants() const {
 }
 
 void GrantServer::awaitRelease() {
-    constexpr ByteRange kEverything{0, UINT64_MAX};
     // Nobody else comes in, and nobody is given anything any more.
     listener_.reset();
     revokeIn(kEverything);
-    const TimePoint until = Clock::now() + kReleaseBound;
+    const TimePoint until = closed_ ? Clock::now() : Clock::now() + kReleaseBound;
     while (holdsIn(kEverything)) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
         if (left <= 0) break;

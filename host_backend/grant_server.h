@@ -27,7 +27,8 @@ class GrantServer {
   public:
     /// `listener` listens at `shared.socket`. Both references outlive it.
     GrantServer(const HostShared& shared, Links& links, UniqueFd listener);
-    /// Revokes everything and waits, a bounded time, until nobody holds a grant; says who still does.
+    /// Unless it was closed to peers, whose owner has waited then: revokes everything and waits, a bounded time, until
+    /// nobody holds a grant. Logs who still does.
     ~GrantServer();
 
     Status open();
@@ -38,6 +39,9 @@ class GrantServer {
     void runTimers(TimePoint now);
     TimePoint nextDeadline() const { return next_deadline_; }
 
+    /// Nobody comes in or is given anything until openToPeers, and everything is revoked.
+    void closeToPeers();
+    void openToPeers() { closed_ = false; }
     void revokeIn(const ByteRange& range);
     bool holdsIn(const ByteRange& range) const;
     /// Ok, or BatchBusy with the region and the process that holds it.
@@ -101,6 +105,7 @@ class GrantServer {
     Link listener_link_;
     std::vector<std::unique_ptr<Connection>> connections_;
     std::size_t greeting_ = 0;  ///< Connections that do not serve yet.
+    bool closed_ = false;       ///< To peers.
     bool anyone_closed_ = false;
     TimePoint next_deadline_ = kForever;
     TimePoint accept_again_ = kForever;

@@ -313,4 +313,12 @@ Status HostNic::heldIn(const ByteRange& range) const {
     return server_ ? server_->heldIn(range).withContext(info_.name) : Status::ok();
 }
 
+void HostNic::closeToPeers() {
+    if (server_) server_->closeToPeers();
+}
+
+void HostNic::openToPeers() {
+    if (server_) server_->openToPeers();
+}
+
 }  // namespace troupe

@@ -48,6 +48,8 @@ class HostNic : public Nic {
     void cutPeersIn(const ByteRange& range) override;
     void revokeIn(const ByteRange& range) override;
     Status heldIn(const ByteRange& range) const override;
+    void closeToPeers() override;
+    void openToPeers() override;
 
     /// Null for the Nics that let nobody in.
     const host::GrantServer* server() const { return server_.get(); }

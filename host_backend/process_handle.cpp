@@ -37,7 +37,31 @@ bool ProcessHandle::ended() const {
 
 std::string ProcessHandle::name() const { return "process " + std::to_string(pid_); }
 
+namespace {
+
+/// Whether `user` may be the kernel's stand-in for any user that has no number in this process's user namespace. Reads
+/// files, the second only for that one number.
+bool standsForMany(uid_t user) {
+    std::ifstream file("/proc/sys/kernel/overflowuid");
+    uid_t stand_in = 65534;  // What it is unless somebody changed it.
+    file >> stand_in;
+    if (user != stand_in) return false;
+    // Where every number has its own there is nobody to stand in for: so it is outside of all user namespaces.
+    std::ifstream map("/proc/self/uid_map");
+    std::uint64_t inside = 0;
+    std::uint64_t outside = 0;
+    std::uint64_t count = 0;
+    return !(map >> inside >> outside >> count) || inside != 0 || count != UINT32_MAX;
+}
+
+}  // namespace
+
 Status checkUsers(uid_t initiator, uid_t owner) {
+    if (initiator == owner && initiator != 0 && standsForMany(owner))
+        return {Code::TransportMissing,
+                "who the users are cannot be told: in this user namespace neither has a number, "
+                "and user " +
+                    std::to_string(owner) + " stands for all of them"};
     if (initiator == owner || initiator == 0) return Status::ok();
     return {Code::TransportMissing, "user " + std::to_string(initiator) + " may not use the memory of user " +
                                         std::to_string(owner) + " without a wire; only the same user and root may"};

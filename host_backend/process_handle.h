@@ -37,6 +37,7 @@ class ProcessHandle {
 };
 
 /// Ok when an initiator of the user `initiator` may use the memory of a process of `owner`: the same user, or root.
+/// In a user namespace all users that have no number there look like one (kernel.overflowuid); those are refused.
 Status checkUsers(uid_t initiator, uid_t owner);
 
 /// Tries whether this process may read and write the memory of that one, by reading the 16 bytes at `word`, which must

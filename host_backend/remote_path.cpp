@@ -17,6 +17,14 @@ constexpr std::chrono::milliseconds kBusyPause{2};
 constexpr std::chrono::milliseconds kShunPause{10};
 constexpr std::chrono::milliseconds kShunFor{1000};
 constexpr int kFramesPerPass = 64;
+/// A copy that begins later than this after the last look at the socket hears the peer first. A poll takes less, so it
+/// is a process that was stopped, or lost its processor, that comes here; what the owner said meanwhile must count.
+constexpr std::chrono::milliseconds kHearEvery{1};
+/// Mapped bytes between two looks at the clock, whose 25 ns a copy of 4 KiB alone would feel. A call of process_vm
+/// looks each time.
+constexpr std::uint64_t kWatchEvery = 16u << 10;
+/// More frames than a socket holds: one that says more without a pause may be heard by the next look.
+constexpr int kPassesWhenLate = 64;
 constexpr std::size_t kMaxAsks = 64;
 /// An owner that makes us owe it more answers than this, without reading any, is no owner.
 constexpr std::size_t kMaxUnsent = 65536;
@@ -195,6 +203,8 @@ void RemotePath::onFrame(const Frame& frame, UniqueFd descriptor, std::vector<Fa
     const auto* revoke = std::get_if<Revoke>(&frame);
     if (descriptor || (refused == nullptr && revoke == nullptr))
         return broken(Status(Code::ProtocolError, process_->name() + " sent a frame that has no place here"), failures);
+    if (refused != nullptr && refused->code == Code::TransportMissing)
+        return impossible(Status(refused->code, process_->name() + " refused: " + refused->text), failures);
     if (refused != nullptr) return onRefused(*refused, failures);
     // No copy is under way here, and the next one looks for its grant first.
     grants_.remove(revoke->region);
@@ -288,6 +298,8 @@ Failure RemotePath::failure(const WorkRequest& request, const Status& cause, boo
 std::uint64_t RemotePath::run(std::uint64_t budget, TimePoint now, Copier& copier, Sweep& sweep) {
     if (state_ == State::Down && hasWork()) dial(now, sweep.failed);
     std::uint64_t used = 0;
+    heard_at_ = now;
+    unwatched_ = kWatchEvery;
     while (state_ == State::Up && !jobs_.empty() && used < budget) {
         used += kRequestCost;
         if (!prepareFront()) continue;
@@ -304,9 +316,22 @@ std::uint64_t RemotePath::run(std::uint64_t budget, TimePoint now, Copier& copie
     return used;
 }
 
+bool RemotePath::wokeLate(std::vector<Failure>& failures) {
+    const TimePoint now = Clock::now();
+    if (now - heard_at_ <= kHearEvery) return false;
+    heard_at_ = now;
+    for (int pass = 0; pass < kPassesWhenLate && onEvent(failures); ++pass) {
+    }
+    return true;
+}
+
 /// Copies the next piece of the first job, which lies in `grant`.
 std::uint64_t RemotePath::runMapped(const GrantCache::Entry& grant, std::uint64_t budget, Copier& copier,
                                     Sweep& sweep) {
+    if (unwatched_ >= kWatchEvery) {
+        unwatched_ = 0;
+        if (wokeLate(sweep.failed)) return 0;
+    }
     Job& job = jobs_.front();
     const WorkRequest& request = job.request;
     const std::uint64_t offset = request.remote + job.done - grant.range.addr;
@@ -318,6 +343,7 @@ std::uint64_t RemotePath::runMapped(const GrantCache::Entry& grant, std::uint64_
         copier.copy(local, remote, piece);
     else
         copier.copy(remote, local, piece);
+    unwatched_ += piece + kRequestCost;
     job.done += piece;
     if (job.done == request.length) {
         sweep.complete(request.cookie, request.length);

@@ -92,6 +92,9 @@ class RemotePath {
     bool isGranted(Job& job, std::uint64_t& missing);
     void advance(std::uint64_t bytes);
     void failFront(const Status& cause, bool retryable, Sweep& sweep);
+    /// Before each copy. True when this thread may have been stopped since the peer was last heard: then it hears the
+    /// peer first, whose word (it takes memory back, it has ended) may have changed everything.
+    bool wokeLate(std::vector<Failure>& failures);
     Status vmError(int error, const WorkRequest& request) const;
     void retire(const WorkRequest& request);
     Failure failure(const WorkRequest& request, const Status& cause, bool retryable) const;
@@ -109,8 +112,10 @@ class RemotePath {
     std::unique_ptr<ProcessHandle> process_;
     TimePoint deadline_ = kForever;  ///< When onTimer wants to be called.
     TimePoint greet_until_{};
-    Status vm_;       ///< Ok, or why process_vm is not to be used here.
-    Status shunned_;  ///< Why it is not possible.
+    TimePoint heard_at_{};         ///< When the socket was looked at last, or a moment later.
+    std::uint64_t unwatched_ = 0;  ///< Mapped bytes copied since the clock was looked at, and what requests cost.
+    Status vm_;                    ///< Ok, or why process_vm is not to be used here.
+    Status shunned_;               ///< Why it is not possible.
     TimePoint shunned_until_{};
     std::deque<Packet> unsent_;
 

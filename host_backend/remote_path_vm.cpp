@@ -70,6 +70,8 @@ std::uint64_t RemotePath::runVm(std::uint64_t budget, Sweep& sweep) {
         onProcessEnded(sweep.failed);
         return wanted;
     }
+    // Last of all, as close to the call as can be: a stop in the middle of it cannot be noticed before it is over.
+    if (wokeLate(sweep.failed)) return 0;
     const bool reads = jobs_.front().request.opcode == Opcode::Read;
     const ssize_t moved =
         reads ? ::process_vm_readv(process_->pid(), local_.data(), local_.size(), remote_.data(), remote_.size(), 0)

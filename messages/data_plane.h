@@ -127,6 +127,16 @@ struct AwaitPeersIdle {
     std::function<void(const Status&)> reply;
 };
 
+/// Supervisor -> a worker that is to leave: let no peer in any more, take back what peers hold, and answer once nobody
+/// holds anything; at the deadline with who does.
+struct CloseToPeers {
+    TimePoint deadline;
+    std::function<void(const Status&)> reply;
+};
+
+/// Supervisor -> a worker that was closed to peers: it stays after all.
+struct OpenToPeers {};
+
 /// Supervisor -> a worker that leaves, once no tracker sends to it any more: answer when no flight is with it, or at
 /// the deadline.
 struct AwaitFlights {
@@ -158,6 +168,8 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ResetPath)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::WorkerJoined)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AwaitSourceIdle)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AwaitPeersIdle)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CloseToPeers)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::OpenToPeers)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AwaitFlights)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::EndAll)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::EndTasks)

@@ -140,9 +140,15 @@ class Nic {
     /// The range is being unregistered: what peers were given to work on it by themselves is to be taken back. Called
     /// before servesPeerIn, which stays true until they are known to have let go.
     virtual void revokeIn(const ByteRange&) {}
-    /// After cutPeersIn: Ok, or BatchBusy naming the region and the process that may still touch it and can be neither
-    /// cut nor proven gone. Memory in the range must then not be given to anybody else.
+    /// Ok, or BatchBusy naming a region and the process that was given it, has not let go of it, and is not proven
+    /// gone. After cutPeersIn it can be neither cut nor waited for, and memory in the range must not be given to
+    /// anybody else.
     virtual Status heldIn(const ByteRange&) const { return {}; }
+    /// The Nic is to leave: from now on no peer is let in or given anything to work on by itself, and what was given is
+    /// taken back. heldIn of everything tells when nobody has any of it.
+    virtual void closeToPeers() {}
+    /// It stays after all.
+    virtual void openToPeers() {}
 };
 
 }  // namespace troupe

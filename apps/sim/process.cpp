@@ -98,7 +98,7 @@ Process::Process(const Site& site, int host, unsigned its_start)
     plan.batches = &batches;
     plan.board = &board;
     plan.settings = &site.config;
-    plan.on_ended = [this] { ended_ = true; };
+    plan.on_ended = [this](const Status&) { ended_ = true; };
     plan.on_data_plane_gone = [this](const Status& why) { batches.endAll(why); };
     plan.on_fatal = [this](const Status& why) { site_.world->fail(seat.label + ": " + why.toString()); };
     supervisor_ = spawnHosted<Supervisor>(*control_loop_, std::move(plan), log_);

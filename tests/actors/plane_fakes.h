@@ -191,6 +191,9 @@ class FakeNic final : public Nic {
         served.reset();
         ++cuts;
     }
+    Status heldIn(const ByteRange& range) const override { return range.overlaps(kHeldRange) ? held : Status::ok(); }
+    void closeToPeers() override { closed = true; }
+    void openToPeers() override { closed = false; }
 
     // --- the test's side ---------------------------------------------------------------------------------------
     std::size_t inFlight(PathId path) const {
@@ -215,6 +218,9 @@ class FakeNic final : public Nic {
     int resets = 0;
     int cuts = 0;
     std::optional<ByteRange> served;
+    Status held;  ///< What heldIn says of kHeldRange.
+    bool closed = false;
+    static constexpr ByteRange kHeldRange{0x9000, 16};
     bool* destroyed = nullptr;
 
   private:

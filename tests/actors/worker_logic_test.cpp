@@ -247,6 +247,63 @@ TEST_F(Worker, WhoUninstallsItWaitsNoLongerThanTheDeadline) {
     EXPECT_EQ(answered, 2);
 }
 
+TEST_F(Worker, WhoClosesItToPeersHearsWhenNobodyHoldsAnything) {
+    std::vector<Status> answers;
+    const auto closing = [&] {
+        return CloseToPeers{now_ + std::chrono::seconds(1), [&](const Status& held) { answers.push_back(held); }};
+    };
+    train({flight(0, 250)});
+    worker_->onCloseToPeers(closing(), now_);
+    EXPECT_TRUE(nic_->closed);
+    ASSERT_EQ(answers.size(), 1u) << "own flights are not waited for";
+    EXPECT_TRUE(answers[0]);
+    worker_->onOpenToPeers();
+    EXPECT_FALSE(nic_->closed);
+    nic_->held = Status(Code::BatchBusy, "process 1 holds it");
+    const TimePoint deadline = closing().deadline;
+    worker_->onCloseToPeers(closing(), now_);
+    EXPECT_TRUE(nic_->closed);
+    EXPECT_EQ(worker_->nextDeadline(), deadline);
+    expectQuiet();
+    EXPECT_EQ(answers.size(), 1u);
+    nic_->held = Status::ok();
+    expectQuiet();
+    ASSERT_EQ(answers.size(), 2u);
+    EXPECT_TRUE(answers[1]);
+}
+
+TEST_F(Worker, WhoClosesItToPeersHearsAtTheDeadlineWhoHoldsOn) {
+    nic_->held = Status(Code::BatchBusy, "process 1 holds it");
+    std::vector<Status> answers;
+    const auto answer = [&](const Status& held) { answers.push_back(held); };
+    const TimePoint deadline = now_ + std::chrono::seconds(1);
+    worker_->onCloseToPeers(CloseToPeers{deadline, answer}, now_);
+    worker_->poll(deadline - Duration(1));
+    EXPECT_TRUE(answers.empty());
+    worker_->poll(deadline);
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_EQ(answers[0].message(), nic_->held.message());
+    EXPECT_TRUE(nic_->closed) << "until it is told otherwise";
+    EXPECT_EQ(worker_->nextDeadline(), kForever);
+}
+
+TEST_F(Worker, TheEndOfTheNicDoesNotHideWhoHoldsMemory) {
+    nic_->held = Status(Code::BatchBusy, "process 1 holds it");
+    const Status held = nic_->held;
+    nic_->served = ByteRange{0x5000, 0x8000};
+    std::vector<Status> answers;
+    const auto answer = [&](const Status& status) { answers.push_back(status); };
+    worker_->onAwaitPeersIdle({ByteRange{0x5000, 16}, kForever, answer}, now_);
+    worker_->onAwaitPeersIdle({FakeNic::kHeldRange, kForever, answer}, now_);
+    worker_->onCloseToPeers({kForever, answer}, now_);
+    ASSERT_TRUE(answers.empty());
+    worker_->abandon(Status(Code::Canceled, "the end"));
+    ASSERT_EQ(answers.size(), 3u);
+    EXPECT_TRUE(answers[0]);
+    EXPECT_EQ(answers[1].message(), held.message());
+    EXPECT_EQ(answers[2].message(), held.message());
+}
+
 TEST_F(Worker, AbandonDestroysTheNicFirstAndThenFailsEverything) {
     bool destroyed = false;
     nic_->destroyed = &destroyed;

@@ -146,6 +146,59 @@ TEST_P(HostPair, ARevokedGrantIsNotUsedAgain) {
     ASSERT_EQ(::mprotect(memory.data, kBytes, PROT_READ | PROT_WRITE), 0);
 }
 
+TEST_P(HostPair, OneThatWasStoppedSinceItsLastLookHearsItsPeerBeforeItCopiesOn) {
+    OwnerMemory memory(b_, mapped(), kBytes);
+    EXPECT_TRUE(run(request(Opcode::Write, 0, memory.at(), 64)));
+    a_.sweep.clear();
+    local_.fill(std::byte{7});
+    const std::vector<std::byte> before(memory.data, memory.data + kBytes);
+    std::vector<WorkRequest> requests(64, request(Opcode::Write, 0, memory.at(), 4096));
+    ASSERT_EQ(a_.nic->post(path_, requests), requests.size());
+    ASSERT_TRUE(b_.table.beginRemoval(memory.at()));
+    b_.nic->revokeIn({memory.at(), kBytes});
+    // The poll began, by its clock, a second ago, and then the process stood still: too soon for another look.
+    a_.nic->poll(Clock::now() - std::chrono::seconds(1), a_.sweep);
+    EXPECT_EQ(std::memcmp(memory.data, before.data(), kBytes), 0) << "it copied under a grant that was taken back";
+    ASSERT_TRUE(pump([&] { return a_.sweep.failed.size() == requests.size(); }));
+    EXPECT_TRUE(b_.nic->heldIn({memory.at(), kBytes}));
+    EXPECT_EQ(std::memcmp(memory.data, before.data(), kBytes), 0);
+}
+
+TEST_P(HostPair, OneThatIsClosedToPeersTakesBackWhatTheyHoldAndGivesNothingUntilItIsOpened) {
+    OwnerMemory memory(b_, mapped(), kBytes);
+    EXPECT_TRUE(run(request(Opcode::Write, 0, memory.at(), 64)));
+    constexpr ByteRange kEverything{0, UINT64_MAX};
+    b_.nic->closeToPeers();
+    EXPECT_EQ(b_.nic->heldIn(kEverything).code(), Code::BatchBusy);
+    ASSERT_TRUE(pump([&] { return b_.nic->heldIn(kEverything).isOk(); }));
+    local_.fill(std::byte{7});
+    const std::vector<std::byte> before(memory.data, memory.data + kBytes);
+    // Neither one that is in nor one that comes now gets anything, and both are told to look for another transport.
+    a_.sweep.clear();
+    const auto work = request(Opcode::Write, 0, memory.at(), kBytes);
+    HostNode late;
+    const PathId late_path = *late.nic->openPath(b_.asPeer());
+    ASSERT_EQ(a_.nic->post(path_, {&work, 1}), 1u);
+    ASSERT_EQ(late.nic->post(late_path, {&work, 1}), 1u);
+    ASSERT_TRUE(pump([&] {
+        late.poll();
+        EXPECT_TRUE(b_.nic->heldIn(kEverything));
+        return !a_.sweep.empty() && !late.sweep.empty();
+    }));
+    for (const HostNode* node : {&a_, &late}) {
+        ASSERT_EQ(node->sweep.failed.size(), 1u);
+        EXPECT_EQ(node->sweep.failed[0].cause.code(), Code::ConnectionLost);
+        EXPECT_TRUE(node->sweep.failed[0].retryable);
+        EXPECT_THAT(node->sweep.failed[0].cause.message(), testing::HasSubstr("about to end"));
+    }
+    EXPECT_EQ(std::memcmp(memory.data, before.data(), kBytes), 0);
+    b_.nic->openToPeers();
+    const TimePoint limit = Clock::now() + kPatience;
+    while (!run(work) && Clock::now() < limit) {
+    }
+    EXPECT_EQ(std::memcmp(memory.data, local_.data(), kBytes), 0);
+}
+
 TEST_P(HostPair, ARevokeInTheMiddleOfACopyEndsItAtAChunkBorder) {
     OwnerMemory memory(b_, mapped(), kBytes);
     EXPECT_TRUE(run(request(Opcode::Write, 0, memory.at(), 64)));

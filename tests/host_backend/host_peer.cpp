@@ -3,8 +3,8 @@
 //     host_peer BYTES mapped|vm PORT [LIMIT...]
 //
 // `mapped`: memory of allocateLocalMemory, else its own. LIMIT: uid=N (runs as that user), undumpable, novmwrite (by
-// seccomp), novm (nor reads), newnet and newpid (namespaces of its own). Its first line is "SEGMENT ADDRESS
-// INCARNATION"; each command is answered by one line:
+// seccomp), novm (nor reads), newnet and newpid (namespaces of its own), newuser (the same, with no users in it). Its
+// first line is "SEGMENT ADDRESS INCARNATION"; each command is answered by one line:
 //
 //     open SEGMENT              OK, or the error
 //     read|write ADDR LENGTH    how one transfer between that address there and the start of the own region ended
@@ -78,6 +78,9 @@ void apply(const std::string& limit) {
     if (limit == "newnet") {
         if (::unshare(CLONE_NEWNET) != 0) fail("no network namespace");
         bringLoopbackUp();
+    } else if (limit == "newuser") {
+        if (::unshare(CLONE_NEWUSER) != 0) fail("no user namespace");
+        ::prctl(PR_SET_DUMPABLE, 1);
     } else if (limit == "newpid") {
         if (::unshare(CLONE_NEWPID) != 0) fail("no pid namespace");
         // Only children are in it. This process stays as their parent, and ends with them.

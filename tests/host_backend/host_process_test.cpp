@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "host_backend/probe.h"
-#include "tests/host_backend/host_peer_process.h"
+#include "tests/host_backend/host_process_fixture.h"
 #include "tests/support/test_reactor.h"
 
 namespace troupe::test {
@@ -18,50 +18,6 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 constexpr const char* kUser = "uid=12345";
-
-/// This process and another; the parameter says whether their memory is mapped or copied by process_vm.
-class HostProcess : public testing::TestWithParam<bool> {
-  protected:
-    HostProcess() : HostProcess(hostSetup()) {}
-    explicit HostProcess(const EngineSetup& setup) : engine_(startEngine(setup)) {
-        if (mapped()) {
-            const auto memory = engine_->allocateLocalMemory(kBytes);
-            EXPECT_TRUE(memory) << memory.status().toString();
-            if (memory) data_ = static_cast<std::byte*>(*memory);
-        } else {
-            data_ = plain_.data();
-            EXPECT_TRUE(engine_->registerLocalMemory(data_, kBytes));
-        }
-    }
-
-    bool mapped() const { return GetParam(); }
-    void begin(std::uint16_t port = 0) {
-        peer_.reset();
-        peer_.emplace(mapped(), std::vector<std::string>(), port);
-    }
-    void open() {
-        const auto segment = engine_->openSegment(peer_->segment());
-        EXPECT_TRUE(segment) << segment.status().toString();
-        if (segment) segment_ = *segment;
-    }
-    TransferRequest request(Opcode opcode, std::size_t offset, std::uint64_t remote, std::size_t length) {
-        return makeRequest(opcode, segment_, data_ + offset, remote, length);
-    }
-    TransferStatus run(Opcode opcode, std::size_t offset, std::size_t length) {
-        return runBatch(*engine_, {request(opcode, offset, peer_->address(offset), length)});
-    }
-    std::uint64_t own(std::size_t offset = 0) const { return reinterpret_cast<std::uint64_t>(data_) + offset; }
-    Status release() { return mapped() ? engine_->freeLocalMemory(data_) : engine_->unregisterLocalMemory(data_); }
-    bool holdsOnly(std::byte value) const {
-        return std::all_of(data_, data_ + kBytes, [value](std::byte b) { return b == value; });
-    }
-
-    Buffer plain_{kBytes};
-    std::unique_ptr<TransferEngine> engine_;
-    std::byte* data_ = nullptr;
-    std::optional<HostPeer> peer_;
-    SegmentID segment_ = kInvalidSegmentID;
-};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, HostProcess, testing::Bool(),
                          [](const auto& kind) { return kind.param ? "Mapped" : "Vm"; });
@@ -207,62 +163,6 @@ TEST_P(HostProcess, AStoppedOwnersMemoryIsReachedAllTheSame) {
     EXPECT_EQ(peer_->ask("check 7"), "OK");
 }
 
-EngineSetup impatientSetup() {
-    EngineSetup setup = hostSetup();
-    setup.config.unregister_timeout = std::chrono::milliseconds(200);
-    return setup;
-}
-
-class StoppedGrantee : public HostProcess {
-  protected:
-    StoppedGrantee() : HostProcess(impatientSetup()) {}
-};
-
-INSTANTIATE_TEST_SUITE_P(Kinds, StoppedGrantee, testing::Bool(),
-                         [](const auto& kind) { return kind.param ? "Mapped" : "Vm"; });
-
-TEST_P(StoppedGrantee, KeepsTheRegionInQuarantineAndIsNamed) {
-    begin();
-    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
-    EXPECT_EQ(peer_->transfer("write", own(), 4096), "COMPLETED");
-    peer_->stop();
-    for (int attempt = 0; attempt < 2; ++attempt) {
-        const Status held = release();
-        EXPECT_EQ(held.code(), Code::BatchBusy);
-        EXPECT_THAT(held.message(), HasSubstr("process " + std::to_string(peer_->pid())));
-        EXPECT_THAT(held.message(), HasSubstr(ByteRange{own(), kBytes}.toString()));
-    }
-    EXPECT_EQ(engine_->registerLocalMemory(data_, 4096).code(), Code::AddressOverlapped) << "the range stays claimed";
-    peer_->proceed();
-    Status released;
-    const auto limit = Clock::now() + kPatience;
-    do {
-        released = release();
-    } while (!released && Clock::now() < limit);
-    EXPECT_TRUE(released) << released.toString();
-    EXPECT_THAT(peer_->transfer("write", own(), 4096), StartsWith("FAILED AddressNotRegistered"));
-}
-
-TEST_P(StoppedGrantee, IsProvenGoneOnceItIsKilled) {
-    begin();
-    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
-    EXPECT_EQ(peer_->transfer("write", own(), 4096), "COMPLETED");
-    peer_->stop();
-    EXPECT_EQ(release().code(), Code::BatchBusy);
-    peer_->kill();
-    const Status released = release();
-    EXPECT_TRUE(released) << released.toString();
-}
-
-TEST_P(StoppedGrantee, DoesNotKeepTheEngineFromEnding) {
-    begin();
-    EXPECT_EQ(peer_->ask("open " + engine_->localSegmentName()), "OK");
-    EXPECT_EQ(peer_->transfer("write", own(), 4096), "COMPLETED");
-    peer_->stop();
-    EXPECT_TRUE(engine_->freeEngine());
-    peer_->kill();
-}
-
 // --- when it is not possible ---------------------------------------------------------------------------------------
 
 /// What a peer with `limits` says of its way to this process, after it copied by it.
@@ -289,6 +189,19 @@ TEST_F(HostFallback, AnotherUserGoesByTcp) {
     const std::string route = routeOf({kUser});
     EXPECT_THAT(route, StartsWith("tcp by tcp0; not host: "));
     EXPECT_THAT(route, HasSubstr("user 12345 may not use the memory of user 0"));
+}
+
+TEST_F(HostFallback, TwoUsersWithoutANumberInTheirUserNamespacesAreNotTakenForOne) {
+    // To each the other looks like kernel.overflowuid, and so does it to itself.
+    HostPeer owner(true, {"uid=12345", "newuser"});
+    HostPeer initiator(true, {"uid=12346", "newuser"});
+    EXPECT_EQ(initiator.ask("open " + owner.segment()), "OK");
+    EXPECT_EQ(initiator.ask("fill 6"), "OK");
+    EXPECT_EQ(initiator.transfer("write", owner.address(), kBytes), "COMPLETED");
+    EXPECT_EQ(owner.ask("check 6"), "OK");
+    const std::string route = initiator.ask("explain");
+    EXPECT_THAT(route, StartsWith("tcp by tcp0; not host: "));
+    EXPECT_THAT(route, HasSubstr("who the users are cannot be told"));
 }
 
 TEST_F(HostFallback, AForbiddenSystemCallGoesByTcp) {
