@@ -18,6 +18,9 @@ constexpr int kAcceptBurst = 32;
 // How long accepting rests after the process ran out of descriptors.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
+// While it lasts, that accepting is not possible is said this often.
+constexpr auto kAcceptComplaintPause = std::chrono::seconds(10);
+
 // Beyond one descriptor, room for the small frames of a client.
 constexpr std::uint64_t kSmallFramesRoom = 256u << 10;
 
@@ -59,7 +62,10 @@ void ControlServer::acceptAll() {
             if (accepted.status().code() == Code::ConnectionLost) continue;
             if (accepted.status().code() == Code::ResourceExhausted) {
                 // The listener stays ready; without a rest the loop would spin on it.
-                log_->warn("control port: cannot accept, {}", accepted.status().message());
+                if (const TimePoint now = loop().now(); now >= next_accept_complaint_) {
+                    next_accept_complaint_ = now + kAcceptComplaintPause;
+                    log_->warn("control port: cannot accept, {}", accepted.status().message());
+                }
                 listener_->unwatch();
                 accept_timer_ =
                     loop().runAt(loop().now() + kAcceptPause, [this] { listener_->watch([this] { acceptAll(); }); });

@@ -54,6 +54,7 @@ class ControlServer final : public HostedActor {
     std::list<ClientPtr> clients_;
     Reactor::TimerId silence_timer_ = 0;
     Reactor::TimerId accept_timer_ = 0;
+    TimePoint next_accept_complaint_{};  ///< Not before.
 };
 
 }  // namespace troupe

@@ -159,6 +159,7 @@ class SegmentDirectory final : public HostedActor {
     std::deque<std::uint32_t> to_look_at_;       ///< Entries whose records may have changed unheard.
     std::size_t looks_ = 0;                      ///< Of those, under way.
     bool ending_ = false;
+    Incarnation taken_by_;  ///< The incarnation that the log said has our name in the store.
     Reactor::TimerId withdraw_timer_ = 0;
 };
 

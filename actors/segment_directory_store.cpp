@@ -64,7 +64,7 @@ void SegmentDirectory::storeChanged(const SegmentEvent& event) {
     if (ending_) return;
     if (event.kind == SegmentEvent::Kind::Missed) return lookAtAll();
     if (event.name == local_.name && event.kind == SegmentEvent::Kind::Published && !event.incarnation.isNull() &&
-        event.incarnation != local_.incarnation)
+        event.incarnation != local_.incarnation && std::exchange(taken_by_, event.incarnation) != event.incarnation)
         log_->warn("segment {}: incarnation {} has taken the name in the store", local_.name,
                    event.incarnation.toString());
     const auto known = by_name_.find(event.name);

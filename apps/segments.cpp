@@ -31,6 +31,11 @@ constexpr auto kProbeTimeout = std::chrono::seconds(1);
 // ends, but no sooner than the shorter of the two.
 constexpr auto kLongestPause = std::chrono::seconds(3);
 constexpr auto kShortestPause = std::chrono::milliseconds(200);
+// With --prune: beyond the time in which a record is due to be renewed, for a busy owner; what a lease's time may
+// differ between two looks without a renewal, which adds a third of it; and the longest wait.
+constexpr auto kRenewalMargin = std::chrono::seconds(1);
+constexpr auto kNoise = std::chrono::milliseconds(200);
+constexpr auto kLongestSecondLook = std::chrono::seconds(60);
 
 struct SegmentsOptions {
     CommonOptions common;
@@ -229,42 +234,125 @@ Status follow(StoreSession& session, bool json, Console& console) {
 
 // --- prune -------------------------------------------------------------------------------------------------------
 
-Status prune(StoreSession& session, bool json, Console& console) {
+/// Says what became of a record, at once or in one object at the end.
+class PruneReport {
+  public:
+    PruneReport(bool json, std::FILE* out) : json_(json), out_(out) {}
+    void kept(const std::string& name, const std::string& why) { say(kept_, "kept   ", name, why); }
+    void removed(const std::string& name, const std::string& why) { say(removed_, "removed", name, why); }
+    void end() const {
+        if (json_) fmt::print(out_, "{}\n", dump({{"removed", removed_}, {"kept", kept_}}, 2));
+    }
+
+  private:
+    void say(nlohmann::json& list, const char* what, const std::string& name, const std::string& why) {
+        list.push_back({{"name", name}, {"why", why}});
+        if (!json_) fmt::print(out_, "{} {}: {}\n", what, printable(name), printable(why));
+    }
+
+    const bool json_;
+    std::FILE* const out_;
+    nlohmann::json kept_ = nlohmann::json::array();
+    nlohmann::json removed_ = nlohmann::json::array();
+};
+
+/// A record whose owner's control port says that the owner is dead.
+struct Suspect {
+    const StoredSegment* record;
+    std::string why;
+};
+
+/// The time in which an owner that lives renews the record's lease. It does so when a third of the lease has passed,
+/// and what is left of one is no longer than the whole. Without a lease, it would get one.
+Duration renewalWithin(const StoredSegment& record, const Config& config) {
+    return record.lease.value_or(config.lease_ttl) / 3 + kRenewalMargin;
+}
+
+/// Those who renewed their records after all are alive behind something that refuses connections for them: a firewall,
+/// or another network namespace. Those suspects stay that did not, within the time in which they would have.
+Status lookAgain(StoreSession& session, const Config& config, std::vector<Suspect>& suspects, PruneReport& report,
+                 Console& console) {
+    const TimePoint first = Clock::now();
+    Duration pause{};
+    std::vector<Suspect> asked;
+    for (const Suspect& suspect : suspects) {
+        const Duration within = renewalWithin(*suspect.record, config);
+        if (within > kLongestSecondLook) {
+            report.kept(suspect.record->name,
+                        "not proven dead: " + suspect.why + "; its lease is too long to wait whether it is renewed");
+            continue;
+        }
+        pause = std::max(pause, within);
+        asked.push_back(suspect);
+    }
+    suspects.clear();
+    if (asked.empty()) return Status::ok();
+    if (console.progress != nullptr)
+        fmt::print(console.progress, "looking for {:.0f} s whether {} records are renewed\n",
+                   std::chrono::duration<double>(pause).count(), asked.size());
+    pollfd stop{console.stop->fd(), POLLIN, 0};
+    ::poll(&stop, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(pause).count()));
+    if (console.stop->requested()) return {Code::Canceled, "stopped before anything was removed"};
+    const Duration passed = Clock::now() - first;
+    const auto stored = session.list(kListTimeout);
+    if (!stored) return stored.status();
+    for (const Suspect& suspect : asked) {
+        const StoredSegment& before = *suspect.record;
+        const auto after = std::find_if(stored->begin(), stored->end(),
+                                        [&](const StoredSegment& each) { return each.name == before.name; });
+        const bool same = after != stored->end() && after->desc &&
+                          after->desc->incarnation == before.desc->incarnation &&
+                          after->desc->version == before.desc->version;
+        const bool renewed = same && after->lease && (!before.lease || *after->lease + passed > *before.lease + kNoise);
+        if (after == stored->end())
+            report.kept(before.name, "its lease has ended, or its owner has removed it");
+        else if (!same || renewed || (before.lease && !after->lease))
+            report.kept(before.name, "alive: its record was renewed, although " + suspect.why);
+        else
+            suspects.push_back(suspect);
+    }
+    return Status::ok();
+}
+
+Status prune(StoreSession& session, const Config& config, bool json, Console& console) {
     const auto stored = session.list(kListTimeout);
     if (!stored) return stored.status();
     std::vector<const SegmentDesc*> asked;
-    auto kept = nlohmann::json::array();
-    auto removed = nlohmann::json::array();
-    const auto say = [&](nlohmann::json& list, const std::string& name, const std::string& why) {
-        list.push_back({{"name", name}, {"why", why}});
-        if (!json)
-            fmt::print(console.out, "{} {}: {}\n", &list == &removed ? "removed" : "kept   ", printable(name),
-                       printable(why));
-    };
+    std::vector<const StoredSegment*> records;
+    PruneReport report(json, console.out);
     for (const StoredSegment& each : *stored) {
-        if (each.desc && each.desc->name == each.name && !each.desc->incarnation.isNull())
+        if (!each.desc) {
+            report.kept(each.name, "unreadable: " + each.desc.status().message());
+        } else if (each.desc->name == each.name && !each.desc->incarnation.isNull()) {
             asked.push_back(&*each.desc);
-        else
-            say(kept, each.name, "no record that Troupe wrote, so nobody can be asked");
+            records.push_back(&each);
+        } else {
+            report.kept(each.name, "no record that Troupe wrote, so nobody can be asked");
+        }
     }
     const auto findings = session.probe(asked, kProbeTimeout);
-    Status worst;
+    std::vector<Suspect> suspects;
     for (std::size_t i = 0; i < asked.size(); ++i) {
-        const SegmentDesc& desc = *asked[i];
-        if (findings[i].verdict != IncarnationProbe::Verdict::Gone) {
-            const bool alive = findings[i].verdict == IncarnationProbe::Verdict::Alive;
-            say(kept, desc.name, (alive ? "alive: " : "not proven dead: ") + findings[i].why);
+        if (findings[i].verdict == IncarnationProbe::Verdict::Gone) {
+            suspects.push_back({records[i], findings[i].why});
             continue;
         }
-        const Status evicted = session.evict(desc.name, desc.incarnation);
+        const bool alive = findings[i].verdict == IncarnationProbe::Verdict::Alive;
+        report.kept(records[i]->name, (alive ? "alive: " : "not proven dead: ") + findings[i].why);
+    }
+    if (const Status looked = lookAgain(session, config, suspects, report, console); !looked) return looked;
+    Status worst;
+    for (const Suspect& suspect : suspects) {
+        const std::string& name = suspect.record->name;
+        const Status evicted = session.evict(name, suspect.record->desc->incarnation);
         if (evicted)
-            say(removed, desc.name, findings[i].why);
+            report.removed(name, suspect.why + ", and its record was not renewed");
         else
-            say(kept, desc.name, evicted.toString());
+            report.kept(name, evicted.toString());
         // NotFound: its successor, or the end of the lease, was faster.
         if (!evicted && evicted.code() != Code::NotFound) worst = evicted;
     }
-    if (json) fmt::print(console.out, "{}\n", dump({{"removed", removed}, {"kept", kept}}, 2));
+    report.end();
     return worst;
 }
 
@@ -285,7 +373,7 @@ Status run(const SegmentsOptions& options, Console& console) {
     auto session = StoreSession::start(options.metadata, config->config(), std::move(log));
     if (!session) return session.status();
     if (options.watch) return follow(**session, options.common.json, console);
-    if (options.prune) return prune(**session, options.common.json, console);
+    if (options.prune) return prune(**session, config->config(), options.common.json, console);
     return listOnce(**session, options.common.json, console);
 }
 

@@ -33,7 +33,9 @@ RedisClient::RedisClient(Reactor& reactor, const RedisUri& uri, const Config& se
              [this](const Status& why) { down(why); },
              {},
              // The first connection is made for somebody who asked, and who hears why there is none.
-             [this] { return !link_.wasEverUp(); }}) {}
+             [this] { return !link_.wasEverUp(); }}) {
+    link_.followMaster();
+}
 
 RedisClient::~RedisClient() { stop(); }
 
@@ -80,17 +82,18 @@ void RedisClient::send(const std::vector<std::string>& arguments, TimePoint dead
                               // The connection broke; all commands here may be asked twice, so there is time for
                               // another.
                               if (lost && now < deadline) return run(arguments, deadline - now, done);
+                              // Somebody else is the master now; whoever it is, the next attempt finds it.
+                              if (reply && isReadOnlyError(*reply)) {
+                                  link_.reconnect(wrongReply(*reply, ""));
+                                  if (now < deadline) return run(arguments, deadline - now, done);
+                              }
                               answer(std::move(reply), done);
                           });
 }
 
 void RedisClient::answer(Result<RedisReply> reply, const ReplyCallback& done) {
     if (!reply || reply->type != RedisReply::Type::Error) return done(std::move(reply));
-    const Status plain = wrongReply(*reply, "");
-    const Status error = plain.withContext("redis " + link_.server());
-    // Somebody else is the master now; whoever it is, the next attempt finds it.
-    if (isReadOnlyError(*reply)) link_.reconnect(plain);
-    done(error);
+    done(wrongReply(*reply, "").withContext("redis " + link_.server()));
 }
 
 void RedisClient::up() {

@@ -22,8 +22,8 @@ constexpr auto kLongestPause = std::chrono::milliseconds(500);
 // A connection that lasted less did not end the trouble: the pause goes on growing.
 constexpr auto kLasting = std::chrono::seconds(1);
 
-/// A sentinel's answer is an address.
-constexpr RedisReplyReader::Limits kSentinelReplies{16u << 10, 64, 64};
+// A kind of trouble that comes and goes is said this often.
+constexpr auto kSamePause = std::chrono::seconds(10);
 
 SocketAddress unixAddress(const std::string& path) {
     SocketAddress result;
@@ -47,7 +47,10 @@ RedisLink::RedisLink(Reactor& reactor, const RedisUri& uri, const Config& settin
       replies_(replies),
       handlers_(std::move(handlers)),
       resolver_(std::make_unique<Resolver>(reactor)),
-      jitter_(std::random_device{}() | 1u) {}
+      jitter_(std::random_device{}() | 1u) {
+    if (uri_.kind == RedisUri::Kind::Sentinel)
+        sentinels_ = std::make_unique<RedisSentinels>(reactor_, uri_, settings_, log_);
+}
 
 RedisLink::~RedisLink() { stop(); }
 
@@ -55,9 +58,10 @@ void RedisLink::stop() {
     stopped_ = true;
     up_ = false;
     handlers_ = {};
-    reactor_.cancelTimer(std::exchange(retry_timer_, 0));
+    for (Reactor::TimerId* timer : {&retry_timer_, &lasting_timer_, &look_timer_})
+        reactor_.cancelTimer(std::exchange(*timer, 0));
     resolver_.reset();
-    sentinel_.reset();
+    sentinels_.reset();
     connection_.reset();
 }
 
@@ -86,10 +90,7 @@ void RedisLink::attempt() {
     switch (uri_.kind) {
         case RedisUri::Kind::Unix: return connectTo(unixAddress(uri_.path), uri_.path);
         case RedisUri::Kind::Server: return connectByName(uri_.hosts.front());
-        case RedisUri::Kind::Sentinel:
-            sentinels_asked_ = 0;
-            sentinel_cause_ = Status::ok();
-            return askSentinel();
+        case RedisUri::Kind::Sentinel: return askSentinels();
     }
 }
 
@@ -115,14 +116,7 @@ void RedisLink::connectTo(const SocketAddress& address, const std::string& name)
 }
 
 RedisConnectionOptions RedisLink::options(const std::string& server) const {
-    RedisConnectionOptions options;
-    options.server = server;
-    options.user = uri_.user;
-    options.password = uri_.password;
-    options.database = uri_.database;
-    options.connect_timeout = settings_.redis_connect_timeout;
-    options.command_timeout = settings_.redis_command_timeout;
-    options.keepalive_interval = settings_.redis_keepalive_interval;
+    RedisConnectionOptions options = connectionOptions(uri_, settings_, server);
     options.replies = replies_;
     // One record, and room for many small commands.
     options.max_queued_bytes = settings_.max_descriptor_bytes + (8u << 20);
@@ -132,9 +126,8 @@ RedisConnectionOptions RedisLink::options(const std::string& server) const {
 void RedisLink::onReady() {
     up_ = true;
     up_since_ = reactor_.now();
-    const auto away = std::chrono::duration_cast<std::chrono::milliseconds>(up_since_ - down_since_);
-    if (std::exchange(logged_, Code::Ok) != Code::Ok)
-        log_->warn("redis {} ({}): back after {} ms", server_, purpose_, away.count());
+    lasting_timer_ = reactor_.runAt(up_since_ + kLasting, [this] { lasts(); });
+    if (sentinels_ && follows_master_) lookForMaster();
     was_up_ = true;
     trouble_ = Status::ok();
     // The handler may end us, and with us itself.
@@ -143,86 +136,28 @@ void RedisLink::onReady() {
 
 // --- sentinels ---------------------------------------------------------------------------------------------------
 
-void RedisLink::askSentinel() {
-    const Endpoint sentinel = uri_.hosts[next_sentinel_ % uri_.hosts.size()];
-    resolver_->resolve(sentinel.host, reactor_.now() + settings_.redis_connect_timeout,
-                       [this, sentinel](const Result<std::string>& numeric) {
-                           if (!numeric) return sentinelFailed(numeric.status());
-                           askSentinelAt(*numeric, sentinel);
-                       });
+void RedisLink::askSentinels() {
+    sentinels_->ask([this](const Result<Endpoint>& master) {
+        if (!follows_master_) sentinels_->hangUp();
+        if (!master) return failed(master.status());
+        master_ = *master;
+        connectByName(*master);
+    });
 }
 
-void RedisLink::askSentinelAt(const std::string& numeric, const Endpoint& sentinel) {
-    const auto address = SocketAddress::fromNumeric(numeric, sentinel.port);
-    if (!address) return sentinelFailed(address.status());
-    auto fd = startConnect(*address);
-    if (!fd) return sentinelFailed(fd.status());
-    RedisConnectionOptions opts = options(address->toString());
-    opts.greets = false;
-    opts.replies = kSentinelReplies;
-    RedisConnectionHandlers handlers;
-    handlers.onReady = [this] { ask(false); };
-    handlers.onClosed = [this](const Status& why) { sentinelFailed(why); };
-    sentinel_ = std::make_unique<RedisConnection>(reactor_, std::move(*fd), std::move(opts), std::move(handlers));
-}
-
-void RedisLink::ask(bool authenticated) {
-    sentinel_->command(
-        {"SENTINEL", "get-master-addr-by-name", uri_.master_name}, reactor_.now() + settings_.redis_connect_timeout,
-        [this, authenticated](const Result<RedisReply>& answer) { onSentinelAnswer(answer, authenticated); });
-}
-
-void RedisLink::onSentinelAnswer(const Result<RedisReply>& answer, bool authenticated) {
-    // With the connection's end comes onClosed too, which looks further; here only what it answered, or a time-out.
-    if (!answer) {
-        if (answer.status().code() == Code::Timeout && sentinel_ && sentinel_->isReady())
-            sentinelFailed(answer.status());
-        return;
-    }
-    if (answer->type == RedisReply::Type::Error && answer->text.rfind("NOAUTH", 0) == 0 && !authenticated &&
-        !uri_.password.empty()) {
-        // A sentinel that asks for a password is given the same as the server.
-        std::vector<std::string_view> auth{"AUTH"};
-        if (!uri_.user.empty()) auth.emplace_back(uri_.user);
-        auth.emplace_back(uri_.password);
-        sentinel_->command(auth, reactor_.now() + settings_.redis_connect_timeout, [this](const Result<RedisReply>& r) {
-            if (!r) return;
-            if (r->isStatus("OK")) return ask(true);
-            sentinelFailed(wrongReply(*r, "OK"));
+void RedisLink::lookForMaster() {
+    look_timer_ = reactor_.runAt(reactor_.now() + settings_.redis_keepalive_interval, [this] {
+        look_timer_ = 0;
+        sentinels_->ask([this](const Result<Endpoint>& master) {
+            if (!up_) return;
+            if (master && *master != master_)
+                return reconnect(Status(Code::ConnectionLost,
+                                        "the Sentinel says that the master is " + master->toString() + " now"));
+            // Sentinels that are away are no trouble while the server is there.
+            if (!master) log_->debug("{}", master.status().toString());
+            lookForMaster();
         });
-        return;
-    }
-    if (answer->type == RedisReply::Type::Error && answer->text.rfind("ERR unknown command", 0) == 0)
-        return sentinelFailed(Status(Code::Unsupported,
-                                     "this is a Redis server and no Sentinel; its URI is redis://host:port, or give "
-                                     "the Sentinels' port (26379)"));
-    if (answer->type == RedisReply::Type::Nil)
-        return sentinelFailed(Status(Code::NotFound, "it knows no master '" + uri_.master_name + "'"));
-    const auto& parts = answer->elements;
-    if (answer->type != RedisReply::Type::Array || parts.size() != 2 || !parts[0].isString() || !parts[1].isString())
-        return sentinelFailed(wrongReply(*answer, "an address"));
-    const auto master =
-        Endpoint::parse(parts[0].text.find(':') == std::string::npos ? parts[0].text + ":" + parts[1].text
-                                                                     : "[" + parts[0].text + "]:" + parts[1].text);
-    if (!master || master->port == 0)
-        return sentinelFailed(Status(Code::ProtocolError, "the address it gave for the master is none"));
-    sentinel_.reset();
-    connectByName(*master);
-}
-
-/// The next one is asked at once; after the last the attempt has failed.
-void RedisLink::sentinelFailed(const Status& why) {
-    const Endpoint& sentinel = uri_.hosts[next_sentinel_ % uri_.hosts.size()];
-    const Status cause = why.withContext("sentinel " + sentinel.toString());
-    sentinel_.reset();
-    ++next_sentinel_;
-    // One that answers and refuses says more than one that is not there.
-    if (sentinel_cause_.isOk() || (isLasting(cause) && !isLasting(sentinel_cause_))) sentinel_cause_ = cause;
-    if (++sentinels_asked_ < uri_.hosts.size()) {
-        log_->debug("{}", cause.toString());
-        return askSentinel();
-    }
-    failed(std::exchange(sentinel_cause_, Status::ok()));
+    });
 }
 
 // --- trouble -----------------------------------------------------------------------------------------------------
@@ -232,21 +167,42 @@ void RedisLink::failed(const Status& why) {
     const bool was_up = std::exchange(up_, false);
     connection_.reset();
     server_.clear();
+    reactor_.cancelTimer(std::exchange(lasting_timer_, 0));
+    reactor_.cancelTimer(std::exchange(look_timer_, 0));
     if (was_up) {
-        down_since_ = now;
+        // A connection that did not last is part of the outage.
+        if (!return_is_due_) down_since_ = now;
         if (now - up_since_ >= kLasting) failures_ = 0;
     }
-    // Once for each kind of trouble, not for each attempt.
-    if (logged_ == why.code() || (handlers_.isToldElsewhere && handlers_.isToldElsewhere())) {
-        log_->debug("{} ({})", why.toString(), purpose_);
-    } else {
+    const bool is_told_elsewhere = handlers_.isToldElsewhere && handlers_.isToldElsewhere();
+    if (!is_told_elsewhere && isNews(why.code())) {
         log_->warn("{} ({}); trying again", why.toString(), purpose_);
-        logged_ = why.code();
+        return_is_due_ = true;
+    } else {
+        log_->debug("{} ({})", why.toString(), purpose_);
     }
     trouble_ = why;
     schedule();
     const Status told = why;
     if (const auto handler = handlers_.onDown) handler(told);
+}
+
+/// Once for each kind of trouble in an outage, not for each attempt, and not for each of many short outages.
+bool RedisLink::isNews(Code code) {
+    const TimePoint now = reactor_.now();
+    const auto known = logged_.find(code);
+    if (known != logged_.end() && (known->second.in_this_outage || now - known->second.when < kSamePause)) return false;
+    logged_[code] = {now, true};
+    return true;
+}
+
+/// It has been up for a while: the outage is over.
+void RedisLink::lasts() {
+    lasting_timer_ = 0;
+    for (auto& [code, logged] : logged_) logged.in_this_outage = false;
+    if (!std::exchange(return_is_due_, false)) return;
+    const auto away = std::chrono::duration_cast<std::chrono::milliseconds>(up_since_ - down_since_);
+    log_->warn("redis {} ({}): back after {} ms", server_, purpose_, away.count());
 }
 
 void RedisLink::schedule() {

@@ -1,16 +1,19 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/endpoint.h"
 #include "base/log.h"
 #include "base/reactor.h"
 #include "base/resolver.h"
 #include "base/status.h"
 #include "metadata_redis/redis_connection.h"
+#include "metadata_redis/redis_sentinels.h"
 #include "metadata_redis/redis_uri.h"
 
 namespace troupe {
@@ -47,6 +50,10 @@ class RedisLink {
     const std::string& server() const { return server_; }
     /// Ends the connection and finds the server anew; `why` is the trouble meanwhile.
     void reconnect(Status why);
+    /// Before start: with Sentinels, while it is up one of them is asked at each redis.keepalive_interval whether this
+    /// is still the master, and if not the link goes to the one it names. A master that is replaced in an orderly way
+    /// answers as before for some ten seconds.
+    void followMaster() { follows_master_ = true; }
     bool wasEverUp() const { return was_up_; }
 
   private:
@@ -54,11 +61,10 @@ class RedisLink {
     void attemptSoon();
     void connectByName(const Endpoint& host);
     void connectTo(const SocketAddress& address, const std::string& name);
-    void askSentinel();
-    void askSentinelAt(const std::string& numeric, const Endpoint& sentinel);
-    void ask(bool authenticated);
-    void onSentinelAnswer(const Result<RedisReply>& answer, bool authenticated);
-    void sentinelFailed(const Status& why);
+    void askSentinels();
+    void lookForMaster();
+    void lasts();
+    bool isNews(Code code);
     void onReady();
     void failed(const Status& why);
     void schedule();
@@ -73,20 +79,27 @@ class RedisLink {
     RedisLinkHandlers handlers_;
     std::unique_ptr<Resolver> resolver_;  ///< Null once stopped.
     std::unique_ptr<RedisConnection> connection_;
-    std::unique_ptr<RedisConnection> sentinel_;
-    std::size_t next_sentinel_ = 0;    ///< Index of the one to ask; stays at one that answered.
-    std::size_t sentinels_asked_ = 0;  ///< In this attempt.
-    Status sentinel_cause_;            ///< Of those that failed in this attempt, the one that says most.
+    std::unique_ptr<RedisSentinels> sentinels_;  ///< Null once stopped, and without Sentinels.
     bool up_ = false;
     bool stopped_ = true;
     std::string server_;
     Status trouble_;
-    Code logged_ = Code::Ok;  ///< The trouble that the log has; Ok: none since it was up.
+    /// What the log has of each kind of trouble.
+    struct Logged {
+        TimePoint when;
+        bool in_this_outage;
+    };
+    std::map<Code, Logged> logged_;
+    bool return_is_due_ = false;  ///< The log has a trouble, and not its end.
+    bool follows_master_ = false;
+    Endpoint master_;  ///< As the Sentinel named it.
     TimePoint up_since_{};
     TimePoint down_since_{};
     bool was_up_ = false;
     std::uint32_t failures_ = 0;  ///< In a row.
     Reactor::TimerId retry_timer_ = 0;
+    Reactor::TimerId lasting_timer_ = 0;
+    Reactor::TimerId look_timer_ = 0;
     std::uint64_t jitter_;
 };
 

@@ -19,11 +19,13 @@ constexpr std::size_t kUnderWay = 32;
 }  // namespace
 
 RedisListing::RedisListing(Reactor& reactor, std::weak_ptr<RedisLife> life, const RedisRecords& records,
-                           RedisClient& client, Duration timeout, MetadataStore::ListCallback done)
+                           RedisClient& client, std::size_t max_record_bytes, Duration timeout,
+                           MetadataStore::ListCallback done)
     : reactor_(reactor),
       life_(std::move(life)),
       records_(records),
       client_(client),
+      max_record_bytes_(max_record_bytes),
       deadline_(saturatedAdd(reactor.now(), timeout)),
       done_(std::move(done)) {}
 
@@ -63,7 +65,8 @@ void RedisListing::onPage(const RedisReply& page) {
 void RedisListing::fetch() {
     while (done_ && under_way_ < kUnderWay && next_ != names_.end()) {
         ++under_way_;
-        client_.run({"GET", records_.key(*next_)}, left(),
+        client_.run({"EVAL", std::string(kReadScript), "1", records_.key(*next_), std::to_string(max_record_bytes_)},
+                    left(),
                     then([name = *next_](RedisListing& self, const RedisReply& reply) { self.onRecord(name, reply); }));
         ++next_;
     }
@@ -73,14 +76,18 @@ void RedisListing::fetch() {
 }
 
 void RedisListing::onRecord(const std::string& name, const RedisReply& record) {
-    if (!record.isString()) {
+    const auto text = decodeRead(record, max_record_bytes_);
+    if (text && !text->has_value()) {
         // Gone since the page was read.
         --under_way_;
         return fetch();
     }
+    const auto desc = text ? decodeSegmentDesc(**text) : Result<SegmentDesc>(text.status());
+    const std::size_t bytes = text ? (*text)->size() : 0;
     client_.run({"PTTL", records_.key(name)}, left(),
-                then([name, bytes = record.text.size(), desc = decodeSegmentDesc(record.text)](
-                         RedisListing& self, const RedisReply& lease) { self.onLease(name, bytes, desc, lease); }));
+                then([name, bytes, desc](RedisListing& self, const RedisReply& lease) {
+                    self.onLease(name, bytes, desc, lease);
+                }));
 }
 
 void RedisListing::onLease(const std::string& name, std::size_t bytes, const Result<SegmentDesc>& desc,

@@ -11,12 +11,13 @@
 
 namespace troupe {
 
-/// Reads all records: SCAN for the keys, then each with its time to live, a few at a time. Keeps itself alive until it
+/// Reads all records: SCAN for the keys, then each with its time to live, a few at a time. A key that holds no record
+/// is listed as one that does not decode. Keeps itself alive until it
 /// has called back. `records` and `client` live as long as `life`.
 class RedisListing : public std::enable_shared_from_this<RedisListing> {
   public:
     RedisListing(Reactor& reactor, std::weak_ptr<RedisLife> life, const RedisRecords& records, RedisClient& client,
-                 Duration timeout, MetadataStore::ListCallback done);
+                 std::size_t max_record_bytes, Duration timeout, MetadataStore::ListCallback done);
 
     void start();
 
@@ -35,6 +36,7 @@ class RedisListing : public std::enable_shared_from_this<RedisListing> {
     const std::weak_ptr<RedisLife> life_;
     const RedisRecords& records_;
     RedisClient& client_;
+    const std::size_t max_record_bytes_;
     const TimePoint deadline_;
     MetadataStore::ListCallback done_;
     std::set<std::string> names_;  ///< SCAN may name a key twice.

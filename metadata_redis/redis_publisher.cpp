@@ -13,6 +13,13 @@ namespace {
 constexpr auto kFirstPause = std::chrono::milliseconds(100);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
 
+// Records that one look asks about: some 40 KiB, and some hundred microseconds of the server's time. An engine has one;
+// of more, each look takes the next.
+constexpr std::size_t kMostLooked = 256;
+
+// A forged record of ours is replaced this often at once; then there are pauses.
+constexpr std::uint32_t kMostOverrulings = 3;
+
 std::string milliseconds(Duration span) {
     const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(span).count();
     return std::to_string(std::max<decltype(count)>(count, 1));
@@ -32,6 +39,7 @@ RedisPublisher::RedisPublisher(Reactor& reactor, const Config& settings, Logger 
 RedisPublisher::~RedisPublisher() { stop(); }
 
 void RedisPublisher::stop() {
+    reactor_.cancelTimer(std::exchange(look_timer_, 0));
     for (const auto& [name, record] : published_) {
         reactor_.cancelTimer(record.answer_timer);
         reactor_.cancelTimer(record.work_timer);
@@ -110,6 +118,7 @@ void RedisPublisher::withdraw(const std::string& name, DoneCallback done) {
 void RedisPublisher::onUp() {
     // The server may have lost everything, or be another: renewing finds out, and costs little if not.
     for (auto& [name, record] : published_) work(name, record);
+    lookSoon();
 }
 
 void RedisPublisher::onRefused(const Status& why) {
@@ -154,9 +163,9 @@ void RedisPublisher::write(const std::string& name, Record& record) {
     const std::string channel = records_.channel();
     const std::string ttl = milliseconds(record.ttl);
     // No deadline of its own: a large record may take long, and silence ends the connection.
-    client_.connection()->command(
-        {"EVAL", kPublishScript, "1", key, record.json, ttl, record.incarnation, record.version, channel, record.event},
-        kForever, whileItLasts(name, record.serial, &RedisPublisher::written));
+    client_.connection()->command({"EVAL", kPublishScript, "1", key, record.json, ttl, record.incarnation,
+                                   record.version, channel, record.event, record.overruled},
+                                  kForever, whileItLasts(name, record.serial, &RedisPublisher::written));
 }
 
 void RedisPublisher::renew(const std::string& name, Record& record) {
@@ -170,6 +179,8 @@ void RedisPublisher::renew(const std::string& name, Record& record) {
 void RedisPublisher::written(const std::string& name, Record& record, const Result<RedisReply>& reply) {
     if (!reply) return failed(name, record, reply.status(), true);
     if (reply->isString()) return held(name, record, reply->text);
+    if (reply->type == RedisReply::Type::Array && reply->elements.size() == 1 && reply->elements[0].isString())
+        return forged(name, record, reply->elements[0].text);
     if (reply->type != RedisReply::Type::Integer || reply->integer != 1) {
         const Status why = wrongReply(*reply, "1");
         if (isReadOnlyError(*reply)) client_.link().reconnect(why);
@@ -178,6 +189,9 @@ void RedisPublisher::written(const std::string& name, Record& record, const Resu
     if (!record.problem.isOk()) log_->warn("segment {} is published again", name);
     record.claimed = true;
     record.failures = 0;
+    record.overruled.clear();
+    record.overrulings = 0;
+    lookSoon();
     record.problem = Status::ok();
     workAt(name, record, record.ttl / 3);
     auto running = std::exchange(record.running, {});
@@ -190,11 +204,12 @@ void RedisPublisher::written(const std::string& name, Record& record, const Resu
 void RedisPublisher::renewed(const std::string& name, Record& record, const Result<RedisReply>& reply) {
     if (reply && reply->type == RedisReply::Type::Integer) {
         record.failures = 0;
-        if (reply->integer == 1 && !record.problem.isOk()) log_->warn("the lease of segment {} is renewed again", name);
-        record.problem = Status::ok();
         if (reply->integer != 1) {
-            log_->info("segment {} is not in the store any more; publishing it again", name);
+            // A problem is over when that is written.
+            if (record.problem.isOk()) log_->info("segment {} is not in the store any more; publishing it again", name);
             record.dirty = true;
+        } else if (!std::exchange(record.problem, Status::ok()).isOk()) {
+            log_->warn("the lease of segment {} is renewed again", name);
         }
         workAt(name, record, record.ttl / 3);
         if (record.dirty) work(name, record);
@@ -203,6 +218,82 @@ void RedisPublisher::renewed(const std::string& name, Record& record, const Resu
     const Status why = reply ? wrongReply(*reply, "a number") : reply.status();
     if (reply && isReadOnlyError(*reply)) client_.link().reconnect(why);
     failed(name, record, why, false);
+}
+
+/// A later version of our incarnation is in the store, and nobody but us makes those. The owner's control connection
+/// has the truth for peers, so the record is written as it is, with the lower version.
+void RedisPublisher::forged(const std::string& name, Record& record, const std::string& version) {
+    if (!std::exchange(record.told_of_overruling, true))
+        log_->warn(
+            "segment {}: somebody has written version {} of this incarnation, which has made {}, over its record; "
+            "it is written again",
+            name, version, record.version);
+    if (++record.overrulings > kMostOverrulings)
+        return failed(name, record,
+                      Status(Code::AlreadyExists, "segment '" + name + "': somebody goes on writing over its record"),
+                      true);
+    record.overruled = version;
+    record.dirty = true;
+    work(name, record);
+}
+
+// --- looking -----------------------------------------------------------------------------------------------------
+
+void RedisPublisher::lookSoon() {
+    if (look_timer_ != 0 || published_.empty()) return;
+    look_timer_ = reactor_.runAt(reactor_.now() + settings_.redis_keepalive_interval, [this] {
+        look_timer_ = 0;
+        look();
+    });
+}
+
+/// A server can lose records and keep the connection: FLUSHALL, eviction, a while as another's replica.
+void RedisPublisher::look() {
+    // After the return everything is renewed, and looked at from then on.
+    if (client_.connection() == nullptr) return;
+    std::vector<Looked> asked;
+    std::vector<std::string> keys;
+    std::vector<std::string> heads;
+    auto at = published_.upper_bound(looked_last_);
+    for (std::size_t i = 0; i < published_.size() && asked.size() < kMostLooked; ++i, ++at) {
+        if (at == published_.end()) at = published_.begin();
+        const auto& [name, record] = *at;
+        looked_last_ = name;
+        // What is to be written is on its way, or has its pause; but for a name that another has.
+        const bool waits = record.dirty && record.problem.code() != Code::AlreadyExists;
+        if (!record.claimed || record.sent != Sent::Nothing || waits || record.failures != 0) continue;
+        asked.push_back({name, record.serial, record.version});
+        keys.push_back(records_.key(name));
+        heads.insert(heads.end(), {record.incarnation, record.version});
+    }
+    lookSoon();
+    if (asked.empty()) return;
+    const std::string count = std::to_string(keys.size());
+    std::vector<std::string_view> arguments{"EVAL", kLookScript, count};
+    arguments.insert(arguments.end(), keys.begin(), keys.end());
+    arguments.insert(arguments.end(), heads.begin(), heads.end());
+    client_.connection()->command(arguments, kForever,
+                                  [this, life = life_, asked = std::move(asked)](const Result<RedisReply>& reply) {
+                                      if (const auto alive = RedisLife::of(life)) looked(asked, reply);
+                                  });
+}
+
+void RedisPublisher::looked(const std::vector<Looked>& asked, const Result<RedisReply>& reply) {
+    if (!reply) return;
+    if (reply->type != RedisReply::Type::Array)
+        return log_->debug("redis {}: {}", client_.link().server(), wrongReply(*reply, "a list").toString());
+    const auto count = static_cast<std::int64_t>(asked.size());
+    for (const RedisReply& each : reply->elements) {
+        if (each.type != RedisReply::Type::Integer || each.integer == 0 || each.integer > count ||
+            each.integer < -count)
+            continue;
+        const bool is_free = each.integer > 0;
+        const Looked& lost = asked[static_cast<std::size_t>(is_free ? each.integer : -each.integer) - 1];
+        Record* record = find(lost.name, lost.serial);
+        if (record == nullptr || record->version != lost.version) continue;
+        // Dirty: another had the name.
+        if (!record->dirty || is_free) work(lost.name, *record);
+    }
 }
 
 /// Another incarnation has the name.

@@ -12,7 +12,8 @@
 namespace troupe {
 
 /// Keeps the records of this engine in Redis: writes them, renews their leases, and writes them again when the server
-/// lost them. Everything on the reactor's turn. `life` as in RedisClient.
+/// lost them: it looks at them at each redis.keepalive_interval. Everything on the reactor's turn. `life` as in
+/// RedisClient.
 class RedisPublisher {
   public:
     using DoneCallback = MetadataStore::DoneCallback;
@@ -49,9 +50,18 @@ class RedisPublisher {
         Reactor::TimerId answer_timer = 0;  ///< When the waiting are told that it takes too long.
         Reactor::TimerId work_timer = 0;    ///< The next renewal, or the next attempt.
         std::uint32_t failures = 0;         ///< In a row.
+        std::string overruled;              ///< A version that we never made, which the next write replaces.
+        std::uint32_t overrulings = 0;      ///< In a row.
+        bool told_of_overruling = false;    ///< The log was.
         Status problem;                     ///< Of the last attempt; said in the log.
     };
     using Records = std::map<std::string, Record>;
+    /// A record that the server is asked about.
+    struct Looked {
+        std::string name;
+        std::uint64_t serial;
+        std::string version;
+    };
 
     Record* find(const std::string& name, std::uint64_t serial);
     void work(const std::string& name, Record& record);
@@ -59,6 +69,10 @@ class RedisPublisher {
     void renew(const std::string& name, Record& record);
     void written(const std::string& name, Record& record, const Result<RedisReply>& reply);
     void renewed(const std::string& name, Record& record, const Result<RedisReply>& reply);
+    void lookSoon();
+    void look();
+    void looked(const std::vector<Looked>& asked, const Result<RedisReply>& reply);
+    void forged(const std::string& name, Record& record, const std::string& version);
     void held(const std::string& name, Record& record, const std::string& head);
     void failed(const std::string& name, Record& record, const Status& why, bool wrote);
     void workAt(const std::string& name, Record& record, Duration pause);
@@ -77,6 +91,8 @@ class RedisPublisher {
     RedisClient& client_;
     Records published_;
     std::uint64_t next_serial_ = 1;
+    Reactor::TimerId look_timer_ = 0;
+    std::string looked_last_;  ///< Where the next look goes on.
 };
 
 }  // namespace troupe

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "metadata_redis/redis_errors.h"
+
 namespace troupe {
 
 namespace {
@@ -68,7 +70,7 @@ local head = redis.call('GETRANGE', KEYS[1], 0, 127)
 if head ~= '' then
     local holder, version = string.match(head, '^{"troupe":{"incarnation":"(%x+)","version":(%d+)')
     if holder ~= ARGV[3] then return redis.call('GETRANGE', KEYS[1], 0, 1023) end
-    if tonumber(version) > tonumber(ARGV[4]) then return 1 end
+    if tonumber(version) > tonumber(ARGV[4]) and version ~= ARGV[7] then return {version} end
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('PUBLISH', ARGV[5], ARGV[6])
@@ -82,6 +84,17 @@ if holder ~= ARGV[2] or version ~= ARGV[3] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[1])
 )lua";
 
+const std::string_view kLookScript = R"lua(
+local lost = {}
+for i, key in ipairs(KEYS) do
+    local head = redis.pcall('GETRANGE', key, 0, 127)
+    if type(head) == 'table' then head = 'no record' end
+    local holder, version = string.match(head, '^{"troupe":{"incarnation":"(%x+)","version":(%d+)')
+    if holder ~= ARGV[2 * i - 1] or version ~= ARGV[2 * i] then lost[#lost + 1] = head == '' and i or -i end
+end
+return lost
+)lua";
+
 const std::string_view kRemoveScript = R"lua(
 local head = redis.call('GETRANGE', KEYS[1], 0, 127)
 local holder = string.match(head, '^{"troupe":{"incarnation":"(%x+)"')
@@ -90,6 +103,33 @@ redis.call('DEL', KEYS[1])
 redis.call('PUBLISH', ARGV[2], ARGV[3])
 return 1
 )lua";
+
+const std::string_view kReadScript = R"lua(
+local beyond = redis.pcall('GETRANGE', KEYS[1], ARGV[1], ARGV[1])
+if type(beyond) == 'table' then
+    if string.find(beyond.err, 'WRONGTYPE') then return {1} end
+    return beyond
+end
+if beyond ~= '' then return {2} end
+local text = redis.call('GET', KEYS[1])
+if text then return {0, text} end
+local refused = redis.pcall('DEL', KEYS[1])
+if type(refused) == 'table' and string.find(refused.err, 'READONLY') then return refused end
+return false
+)lua";
+
+Result<std::optional<std::string>> decodeRead(const RedisReply& reply, std::size_t max_bytes) {
+    if (reply.type == RedisReply::Type::Nil) return std::optional<std::string>();
+    const auto& parts = reply.elements;
+    if (reply.type == RedisReply::Type::Array && !parts.empty() && parts[0].type == RedisReply::Type::Integer) {
+        if (parts[0].integer == 0 && parts.size() == 2 && parts[1].isString()) return std::optional(parts[1].text);
+        if (parts[0].integer == 1) return redisErrorStatus("WRONGTYPE");
+        if (parts[0].integer == 2)
+            return Status(Code::CapacityExceeded,
+                          "it has more than " + std::to_string(max_bytes) + " bytes (max_descriptor_bytes)");
+    }
+    return wrongReply(reply, "a record");
+}
 
 std::string describeHolder(std::string_view head) {
     const auto record = decodeRecordHead(head);

@@ -72,11 +72,15 @@ RedisReplyReader::~RedisReplyReader() {
     if (reader_ != nullptr) redisReaderFree(of(reader_));
 }
 
+Status RedisReplyReader::tooLarge() const {
+    return {Code::CapacityExceeded,
+            "a reply of more than " + std::to_string(limits_.reply_bytes) + " bytes is being sent"};
+}
+
 Status RedisReplyReader::feed(std::string_view bytes) {
     if (reader_ == nullptr) return {Code::ResourceExhausted, "no memory for a reply"};
-    if (pending_ + bytes.size() > limits_.reply_bytes)
-        return {Code::CapacityExceeded,
-                "a reply of more than " + std::to_string(limits_.reply_bytes) + " bytes is being sent"};
+    // All whole replies were taken, so what is pending is of one; the bytes that come may end it and hold others.
+    if (pending_ > limits_.reply_bytes) return tooLarge();
     pending_ += bytes.size();
     if (redisReaderFeed(of(reader_), bytes.data(), bytes.size()) != REDIS_OK)
         return {Code::ProtocolError, of(reader_)->errstr};
@@ -99,9 +103,10 @@ Result<std::optional<RedisReply>> RedisReplyReader::next() {
             return Status(Code::ProtocolError, "not the Redis protocol: a line of more than 64 KiB");
         return std::optional<RedisReply>();
     }
-    pending_ = after;
-    elements_ = 0;
     const std::unique_ptr<RedisReply> reply(static_cast<RedisReply*>(object));
+    const std::size_t size = std::exchange(pending_, after) - after;
+    elements_ = 0;
+    if (size > limits_.reply_bytes) return tooLarge();
     return std::optional<RedisReply>(std::move(*reply));
 }
 

@@ -41,13 +41,16 @@ class RedisReplyReader {
     RedisReplyReader(const RedisReplyReader&) = delete;
     RedisReplyReader& operator=(const RedisReplyReader&) = delete;
 
-    /// Takes bytes as they come. CapacityExceeded: more would be held than one reply may have.
+    /// Takes bytes as they come, once next() has given out all that is whole. CapacityExceeded: one reply has more than
+    /// it may have; no more is held than that and what was fed at once.
     Status feed(std::string_view bytes);
-    /// The next whole reply, or none yet. ProtocolError: this is not Redis. After an error the reader is of no use.
+    /// The next whole reply, or none yet. ProtocolError: this is not Redis; CapacityExceeded: it is too large. After an
+    /// error the reader is of no use.
     Result<std::optional<RedisReply>> next();
 
   private:
     struct Build;  ///< hiredis's callbacks.
+    Status tooLarge() const;
     const Limits limits_;
     std::size_t pending_ = 0;   ///< Bytes fed and not yet part of a reply that was given out.
     std::size_t elements_ = 0;  ///< Of the reply that is being read.

@@ -48,12 +48,14 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
     const RedisRecords& records() const { return records_; }
 
     void resolve(const std::string& name, Duration timeout, ResolveCallback done) {
-        client_->run({"GET", records_.key(name)}, timeout,
-                     [this, name, done = std::move(done)](const Result<RedisReply>& reply) {
+        const std::size_t most = settings_.max_descriptor_bytes;
+        client_->run({"EVAL", std::string(kReadScript), "1", records_.key(name), std::to_string(most)}, timeout,
+                     [this, name, most, done = std::move(done)](const Result<RedisReply>& reply) {
                          if (!reply) return done(reply.status());
-                         if (reply->type == RedisReply::Type::Nil) return done(notFound(name));
-                         if (!reply->isString()) return done(wrongReply(*reply, "a record").withContext(where(name)));
-                         auto desc = decodeSegmentDesc(reply->text);
+                         const auto record = decodeRead(*reply, most);
+                         if (!record) return done(record.status().withContext(where(name)));
+                         if (!record->has_value()) return done(notFound(name));
+                         auto desc = decodeSegmentDesc(**record);
                          if (!desc) return done(desc.status().withContext(where(name)));
                          if (desc->name != name)
                              return done(Status(Code::ProtocolError,
@@ -88,7 +90,8 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
     }
 
     void list(Duration timeout, ListCallback done) {
-        std::make_shared<RedisListing>(reactor_, weak_from_this(), records_, *client_, timeout, std::move(done))
+        std::make_shared<RedisListing>(reactor_, weak_from_this(), records_, *client_, settings_.max_descriptor_bytes,
+                                       timeout, std::move(done))
             ->start();
     }
 
@@ -115,13 +118,21 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
     }
 
     void commandsUp() {
-        // After a failover both belong to the new master, also when the old one still answers.
-        if (changes_ && changes_->connection() != nullptr && changes_->server() != client_->link().server())
-            changes_->reconnect(Status(Code::ConnectionLost, "the master is " + client_->link().server() + " now"));
+        bringTogether();
         publisher_->onUp();
     }
 
+    /// After a failover both belong to the new master, also when the old one still answers.
+    bool bringTogether() {
+        if (!changes_ || changes_->connection() == nullptr || client_->connection() == nullptr ||
+            changes_->server() == client_->link().server())
+            return false;
+        changes_->reconnect(Status(Code::ConnectionLost, "the master is " + client_->link().server() + " now"));
+        return true;
+    }
+
     void subscribe() {
+        if (bringTogether()) return;
         changes_->connection()->command(
             {"SUBSCRIBE", records_.channel()}, kForever, [weak = weak_from_this()](const Result<RedisReply>& reply) {
                 const auto self = weak.lock();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 
 #include <future>
 #include <sstream>
@@ -114,6 +115,32 @@ TEST(RedisClaim, AHolderThatCannotBeProvenDeadKeepsTheNameUntilItsLeaseEnds) {
     const Status still = next->init(server.uri(), "name", "127.0.0.1");
     EXPECT_THAT(still.message(), HasSubstr("another machine"));
     EXPECT_TRUE(eventually([&] { return makeRedisEngine(config)->init(server.uri(), "name", "127.0.0.1").isOk(); }));
+}
+
+TEST(RedisClaim, ATakeoverIsSaidOncePerSuccessor) {
+    const RedisServer server;
+    const auto lines = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(1000);
+    EngineOptions options;
+    options.config = redisConfig();
+    options.log = std::make_shared<spdlog::logger>("test", lines);
+    TransferEngine engine(std::move(options));
+    ASSERT_TRUE(engine.init(server.uri(), "name", "127.0.0.1"));
+    const std::string first(32, 'a');
+    const std::string second(32, 'b');
+    // A successor's changes are not takeovers of their own.
+    for (const std::string& incarnation : {first, first, first, second}) {
+        const std::string event =
+            R"({"kind":"published","name":"name","incarnation":")" + incarnation + R"(","version":1})";
+        server.command({"PUBLISH", "mooncake/ram/#changes", event});
+    }
+    const auto said = [&](const std::string& incarnation) {
+        const auto all = lines->last_formatted();
+        return std::count_if(all.begin(), all.end(), [&](const std::string& line) {
+            return line.find(incarnation + " has taken the name") != std::string::npos;
+        });
+    };
+    EXPECT_TRUE(eventually([&] { return said(second) == 1; }));
+    EXPECT_EQ(said(first), 1);
 }
 
 TEST(RedisRestart, AClientGoesOnWithTheSuccessorOfADeadServer) {

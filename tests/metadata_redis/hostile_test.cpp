@@ -55,7 +55,7 @@ TEST_F(RedisHostile, EveryKindOfWrongReplyToAResolveIsAnError) {
 
 TEST_F(RedisHostile, TheRecordOfAnotherNameIsRefused) {
     const std::string json = encodeSegmentDesc(makeSegment("y", Incarnation::random()));
-    const Status status = resolveAnswered("$" + std::to_string(json.size()) + "\r\n" + json + "\r\n");
+    const Status status = resolveAnswered("*2\r\n:0\r\n$" + std::to_string(json.size()) + "\r\n" + json + "\r\n");
     EXPECT_EQ(status.code(), Code::ProtocolError);
     EXPECT_THAT(status.message(), HasSubstr("record of 'y'"));
 }

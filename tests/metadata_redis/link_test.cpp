@@ -1,6 +1,7 @@
 // How a store comes back to its server, counted and in the pauses that it asks for, not in the time that a test took.
 
 #include "metadata_redis/redis_link.h"
+#include "metadata_redis/redis_records.h"
 #include "tests/metadata_redis/fake_server.h"
 #include "tests/metadata_redis/store_fixture.h"
 
@@ -62,16 +63,19 @@ class RedisReturn : public StoreTest {};
 TEST_F(RedisReturn, CostsOneConnectionEachAndOneWriteForARecordThatIsGone) {
     std::map<std::string, std::size_t> counts;
     bool has_record = false;
-    FakeServer server(
-        reactor_, FakeServer::greeting([&](const std::vector<std::string>& command) {
-            // The scripts, told apart by their number of arguments.
-            const std::string what = command[0] != "EVAL" ? command[0] : command.size() == 10 ? "publish" : "renew";
-            ++counts[what];
-            if (what == "SUBSCRIBE") return std::string("*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
-            if (what == "renew") return std::string(has_record ? ":1\r\n" : ":0\r\n");
-            has_record = true;
-            return std::string(":1\r\n");
-        }));
+    FakeServer server(reactor_, FakeServer::greeting([&](const std::vector<std::string>& command) {
+                          const std::string what = command[0] != "EVAL"              ? command[0]
+                                                   : command.at(1) == kPublishScript ? "publish"
+                                                   : command.at(1) == kRenewScript   ? "renew"
+                                                                                     : "look";
+                          // Looks come with time.
+                          if (what == "look") return std::string("*0\r\n");
+                          ++counts[what];
+                          if (what == "SUBSCRIBE") return std::string("*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+                          if (what == "renew") return std::string(has_record ? ":1\r\n" : ":0\r\n");
+                          has_record = true;
+                          return std::string(":1\r\n");
+                      }));
     const auto store = makeStore(server.uri());
     watch(*store);
     ASSERT_TRUE(publish(*store, makeSegment("x", Incarnation::random())));

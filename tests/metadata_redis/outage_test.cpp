@@ -295,5 +295,44 @@ TEST_F(RedisOutage, FailedOverBySentinel) {
     EXPECT_THAT(status.message(), HasSubstr("no master 'other'"));
 }
 
+TEST_F(RedisOutage, AnOrderlyFailoverIsFollowedWhileTheOldMasterStillAnswers) {
+    RedisServer first;
+    RedisServer::Options replica;
+    replica.arguments = {"--replicaof", "127.0.0.1", std::to_string(first.port())};
+    RedisServer second(replica);
+    const Sentinel sentinel(first);
+    ASSERT_TRUE(eventually(
+        [&] { return sentinel.ask("SENTINEL replicas main").find("master-link-status ok") != std::string::npos; }));
+    const std::string uri = "redis+sentinel://127.0.0.1:" + std::to_string(sentinel.port()) + "/main";
+    RedisPair pair(uri);
+    ASSERT_EQ(sentinel.ask("SENTINEL FAILOVER main"), "OK");
+    ASSERT_TRUE(eventually([&] {
+        return sentinel.ask("SENTINEL get-master-addr-by-name main").find(std::to_string(second.port())) !=
+               std::string::npos;
+    }));
+    const TimePoint named = Clock::now();
+    // What changes now is seen by both, with the master that they then have.
+    pair.registerMore();
+    EXPECT_TRUE(eventually([&] { return regionsStored(second) == 2; }));
+    const long long published_ms = millisecondsSince(named);
+    EXPECT_TRUE(eventually([&] { return pair.regionsSeen() == 2; }));
+    // Both connections of both.
+    const auto clients = [&](const char* kind) {
+        const std::string list = second.command({"CLIENT", "LIST", "TYPE", kind});
+        return std::count(list.begin(), list.end(), '\n');
+    };
+    EXPECT_TRUE(eventually([&] { return clients("pubsub") >= 2; }));
+    // One that starts now is found.
+    const auto fresh = startRedisEngine(uri, "fresh");
+    EXPECT_TRUE(eventually([&] { return pair.a->openSegment("fresh").isOk(); }));
+    const long long opened_ms = millisecondsSince(named);
+    const bool is_demoted = first.command({"INFO", "replication"}).find("role:slave") != std::string::npos;
+    std::printf("orderly failover: published after %lld ms, a new name opened after %lld ms; the old master is %s\n",
+                published_ms, opened_ms, is_demoted ? "a replica" : "not demoted yet");
+    RecordProperty("published_ms", std::to_string(published_ms));
+    RecordProperty("opened_ms", std::to_string(opened_ms));
+    pair.write();
+}
+
 }  // namespace
 }  // namespace troupe::test

@@ -86,6 +86,26 @@ TEST(RedisReplyReader, ManySmallRepliesAreNoLargeOne) {
     for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(readAll(reader, "$3\r\nabc\r\n+OK\r\n*1\r\n:1\r\n"));
 }
 
+TEST(RedisReplyReader, ManySmallRepliesInPiecesAsLargeAsTheBoundAreNoLargeOne) {
+    RedisReplyReader reader(kSmall);
+    std::string bytes;
+    while (bytes.size() < 64 * kSmall.reply_bytes) bytes += "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n";
+    std::size_t replies = 0;
+    // Every piece but the first ends what the one before began.
+    for (std::size_t at = 0; at < bytes.size(); at += kSmall.reply_bytes) {
+        const auto some = readAll(reader, std::string_view(bytes).substr(at, kSmall.reply_bytes));
+        ASSERT_TRUE(some) << some.status().toString();
+        replies += some->size();
+    }
+    EXPECT_EQ(replies, bytes.size() / std::string_view("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n").size());
+}
+
+TEST(RedisReplyReader, AReplyThatIsTooLargeIsRefusedAlsoWhenItComesInOnePiece) {
+    RedisReplyReader reader(kSmall);
+    const auto reply = readAll(reader, "$5000\r\n" + std::string(5000, 'x') + "\r\n");
+    EXPECT_EQ(reply.status().code(), Code::CapacityExceeded);
+}
+
 TEST(RedisReplyReader, ArraysAreBoundedWholeAndInSum) {
     for (const char* bytes : {"*17\r\n", "*2147483647\r\n", "*16\r\n*16\r\n*16\r\n"}) {
         RedisReplyReader reader(kSmall);

@@ -32,12 +32,6 @@ class RedisRefusal : public StoreTest {
         EXPECT_TRUE(store->start(reactor_));
         return store;
     }
-    std::size_t warnings() const {
-        const std::string text = logged_.str();
-        std::size_t count = 0;
-        for (std::size_t at = 0; (at = text.find("[warning]", at)) != std::string::npos; ++at) ++count;
-        return count;
-    }
     /// What a publish and a resolve over a fresh store that watches are told.
     void expectRefused(const std::string& uri, Code code, const std::string& words) {
         const auto store = makeStore(uri);

@@ -1,7 +1,11 @@
 // `troupe segments`, and the other commands with a store, as processes.
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+
+#include <atomic>
+#include <thread>
 
 #include "metadata/segment_desc.h"
 #include "tests/apps_process/troupe_process.h"
@@ -112,7 +116,7 @@ TEST_F(SegmentsCommand, PruneRemovesOnlyWhatIsProvenDead) {
         desc.incarnation = Incarnation::random();
         desc.boot_id = boot;
         desc.control = {host, port};
-        redis_.command({"SET", "mooncake/ram/" + name, encodeSegmentDesc(desc)});
+        redis_.command({"SET", "mooncake/ram/" + name, encodeSegmentDesc(desc), "PX", "30000"});
     };
     const auto live = decodeSegmentDesc(redis_.command({"GET", "mooncake/ram/alive"}));
     ASSERT_TRUE(live);
@@ -121,6 +125,7 @@ TEST_F(SegmentsCommand, PruneRemovesOnlyWhatIsProvenDead) {
     put("silent", readBootId(), SocketAddress::local(silent->get())->port());
     put("elsewhere", "another boot", test::freePort());
     redis_.command({"SET", "mooncake/ram/foreign", R"({"name":"foreign","protocol":"rdma","buffers":[]})"});
+    redis_.command({"LPUSH", "mooncake/ram/list", "x"});
 
     const auto outcome = segments({"--prune"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -135,8 +140,85 @@ TEST_F(SegmentsCommand, PruneRemovesOnlyWhatIsProvenDead) {
         return found;
     };
     EXPECT_EQ(names("removed"), (std::vector<std::string>{"dead", "replaced"})) << outcome.out;
-    EXPECT_EQ(names("kept"), (std::vector<std::string>{"alive", "elsewhere", "foreign", "silent"})) << outcome.out;
-    EXPECT_EQ(redis_.command({"DBSIZE"}), "4");
+    EXPECT_EQ(names("kept"), (std::vector<std::string>{"alive", "elsewhere", "foreign", "list", "silent"}))
+        << outcome.out;
+    EXPECT_EQ(redis_.command({"DBSIZE"}), "5");
+}
+
+TEST_F(SegmentsCommand, PruneKeepsWhatIsRenewedAlthoughItsPortRefuses) {
+    // As behind a firewall that refuses, or in another network namespace: nobody listens where the record says.
+    SegmentDesc desc;
+    desc.name = "behind";
+    desc.incarnation = Incarnation::random();
+    desc.boot_id = readBootId();
+    desc.control = {"127.0.0.1", test::freePort()};
+    redis_.command({"SET", "mooncake/ram/behind", encodeSegmentDesc(desc), "PX", "6000"});
+    desc.name = "dead";
+    redis_.command({"SET", "mooncake/ram/dead", encodeSegmentDesc(desc), "PX", "24000"});
+    desc.name = "for long";
+    redis_.command({"SET", "mooncake/ram/for long", encodeSegmentDesc(desc), "PX", "3600000"});
+    std::atomic<bool> ends = false;
+    std::thread owner([&] {
+        while (!ends) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(500));
+            redis_.command({"PEXPIRE", "mooncake/ram/behind", "6000"});
+        }
+    });
+    const auto outcome = segments({"--prune"});
+    ends = true;
+    owner.join();
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto answer = outcome.json();
+    ASSERT_EQ(answer["kept"].size(), 2u) << outcome.out;
+    EXPECT_EQ(answer["kept"][0]["name"], "for long");
+    EXPECT_EQ(answer["kept"][1]["name"], "behind");
+    EXPECT_THAT(answer["kept"][1]["why"].get<std::string>(), HasSubstr("renewed"));
+    ASSERT_EQ(answer["removed"].size(), 1u) << outcome.out;
+    EXPECT_EQ(answer["removed"][0]["name"], "dead");
+    EXPECT_EQ(redis_.command({"EXISTS", "mooncake/ram/behind"}), "1");
+}
+
+TEST_F(SegmentsCommand, AControlPortWithoutDescriptorsSaysSoOnce) {
+    Server server("1MiB", named("a"));
+    const auto desc = decodeSegmentDesc(redis_.command({"GET", "mooncake/ram/a"}));
+    ASSERT_TRUE(desc);
+    const pid_t pid = server.process().child().pid();
+    const rlimit none{3, 3};
+    ASSERT_EQ(::prlimit(pid, RLIMIT_NOFILE, &none, nullptr), 0);
+    // It waits in the backlog, and the server tries again ten times a second.
+    const auto client = startConnect(*SocketAddress::fromNumeric(desc->control.host, desc->control.port));
+    ASSERT_TRUE(client);
+    ASSERT_TRUE(
+        RedisServer::eventually([&] { return server.process().errors().find("cannot accept") != std::string::npos; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    const std::string errors = server.process().errors();
+    EXPECT_EQ(errors.find("cannot accept"), errors.rfind("cannot accept")) << errors;
+}
+
+TEST_F(SegmentsCommand, KeysThatHoldNoRecordAreListedAmongTheOthers) {
+    Server server("1MiB", named("a"));
+    redis_.command({"LPUSH", "mooncake/ram/list", "x"});
+    redis_.command({"SET", "mooncake/ram/large", std::string(80u << 20, 'x')});
+    const auto outcome = segments();
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto list = outcome.json().value("segments", nlohmann::json::array());
+    ASSERT_EQ(list.size(), 3u) << outcome.out;
+    EXPECT_EQ(list[0]["name"], "a");
+    EXPECT_FALSE(list[0].contains("error"));
+    EXPECT_THAT(list[1].value("error", ""), HasSubstr("max_descriptor_bytes"));
+    EXPECT_THAT(list[2].value("error", ""), HasSubstr("WRONGTYPE"));
+    TroupeProcess watch({"segments", "--json", "--watch", "--metadata", redis_.uri()});
+    std::vector<std::string> seen;
+    while (seen.size() < 3) {
+        const auto line = watch.child().readLine(kPatience);
+        ASSERT_TRUE(line) << line.status().toString() << watch.errors();
+        const auto event = nlohmann::json::parse(*line, nullptr, false);
+        if (event.value("event", "") == "new") seen.push_back(event.value("name", ""));
+    }
+    EXPECT_EQ(seen, (std::vector<std::string>{"a", "large", "list"}));
+    EXPECT_THAT(watch.errors(), testing::Not(HasSubstr("away")));
+    watch.child().signal(SIGINT);
+    EXPECT_EQ(*watch.child().wait(kPatience), 0);
 }
 
 TEST_F(SegmentsCommand, WhatCanNeverWorkIsSaidAndNoPasswordWithIt) {

@@ -102,6 +102,15 @@ class StoreTest : public testing::Test {
         return runUntil([&] { return std::find(events_.begin(), events_.end(), event) != events_.end(); });
     }
 
+    /// Of words in the log.
+    std::size_t count(const std::string& words) const {
+        const std::string text = logged_.str();
+        std::size_t found = 0;
+        for (std::size_t at = 0; (at = text.find(words, at)) != std::string::npos; at += words.size()) ++found;
+        return found;
+    }
+    std::size_t warnings() const { return count("[warning]"); }
+
     TestReactor reactor_;
     Config settings_;
     std::ostringstream logged_;

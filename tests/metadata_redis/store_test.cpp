@@ -1,5 +1,6 @@
 // The store against a real redis-server.
 
+#include "metadata_redis/redis_records.h"
 #include "tests/metadata_redis/store_fixture.h"
 #include "tests/support/redis_server.h"
 
@@ -118,9 +119,124 @@ TEST_F(RedisStoreTest, ChangesAreHeardAndAWithdrawnNameIsFree) {
 
 TEST_F(RedisStoreTest, AnOlderVersionThatComesLateDoesNotReplaceANewer) {
     ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_, 5)));
-    // The same incarnation over another connection, as after a reconnect that overtook what was on its way.
-    ASSERT_TRUE(publish(*two_, makeSegment("a", id_one_, 4)));
+    // What a connection that was believed dead still carries; nobody hears its answer.
+    server_.command({"EVAL", std::string(kPublishScript), "1", "mooncake/ram/a",
+                     encodeSegmentDesc(makeSegment("a", id_one_, 4)), "60000", id_one_.toString(), "4",
+                     "mooncake/ram/#changes", "{}", ""});
     EXPECT_EQ(resolve(*two_, "a")->version, 5u);
+}
+
+TEST_F(RedisStoreTest, AForgedLaterVersionOfOursIsReplacedAndSaidOnce) {
+    watch(*two_);
+    ASSERT_TRUE(heard("?"));
+    ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_, 5, 2)));
+    for (const char* version : {"9007199254740991", "18446744073709551615", "99999999999999999999999999"}) {
+        std::string forged = encodeSegmentDesc(makeSegment("a", id_one_, 5));
+        const std::string own = R"("version":5)";
+        forged.replace(forged.find(own), own.size(), R"("version":)" + std::string(version));
+        server_.command({"SET", "mooncake/ram/a", forged});
+        const auto restored = [&] {
+            return server_.command({"GET", "mooncake/ram/a"}) == encodeSegmentDesc(makeSegment("a", id_one_, 5, 2));
+        };
+        ASSERT_TRUE(runUntil(restored)) << "found by itself: " << version;
+        EXPECT_GT(std::stoll(server_.command({"PTTL", "mooncake/ram/a"})), 0);
+        server_.command({"SET", "mooncake/ram/a", forged});
+        ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_, 6, 3)));
+        EXPECT_EQ(server_.command({"GET", "mooncake/ram/a"}), encodeSegmentDesc(makeSegment("a", id_one_, 6, 3)));
+        ASSERT_TRUE(withdraw(*one_, "a"));
+        ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_, 5, 2)));
+    }
+    EXPECT_EQ(count("somebody has written version"), 3u) << "once for each publication: " << logged_.str();
+}
+
+TEST_F(RedisStoreTest, RecordsThatAreLostWithoutABrokenConnectionAreBackSoon) {
+    constexpr int kSegments = 300;
+    int published = 0;
+    for (int i = 0; i < kSegments; ++i)
+        one_->publish(makeSegment("s" + std::to_string(i), id_one_), 1h,
+                      [&](const Status& status) { published += status.isOk() ? 1 : 0; });
+    ASSERT_TRUE(runUntil([&] { return published == kSegments; }));
+    // The leases are renewed after twenty minutes.
+    for (const std::vector<std::string>& loss :
+         {std::vector<std::string>{"FLUSHALL"}, {"DEL", "mooncake/ram/s7"}, {"DEL", "mooncake/ram/s299"}}) {
+        server_.command(loss);
+        const TimePoint lost = Clock::now();
+        EXPECT_TRUE(runUntil([&] { return server_.command({"DBSIZE"}) == std::to_string(kSegments); })) << loss[0];
+        RecordProperty("back_after_ms",
+                       std::to_string(std::chrono::nanoseconds(Clock::now() - lost).count() / 1000000));
+    }
+    EXPECT_EQ(warnings(), 0u) << logged_.str();
+}
+
+TEST_F(RedisStoreTest, ANameThatAnotherHasIsTakenSoonAfterItIsFree) {
+    ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_)));
+    server_.command({"SET", "mooncake/ram/a", encodeSegmentDesc(makeSegment("a", id_two_))});
+    ASSERT_TRUE(runUntil([&] { return logged_.str().find("held by incarnation") != std::string::npos; }));
+    runFor(700ms);
+    EXPECT_EQ(resolve(*two_, "a")->incarnation, id_two_);
+    server_.command({"DEL", "mooncake/ram/a"});
+    EXPECT_TRUE(runUntil([&] { return server_.command({"EXISTS", "mooncake/ram/a"}) == "1"; }));
+    EXPECT_EQ(resolve(*two_, "a")->incarnation, id_one_);
+}
+
+TEST_F(RedisStoreTest, AServerThatWasAnEmptyOnesReplicaForAWhileHasEverythingAgain) {
+    const RedisServer empty;
+    ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_)));
+    server_.command({"REPLICAOF", "127.0.0.1", std::to_string(empty.port())});
+    ASSERT_TRUE(runUntil([&] { return server_.command({"EXISTS", "mooncake/ram/a"}) == "0"; }));
+    const Status hidden = resolve(*two_, "a").status();
+    EXPECT_EQ(hidden.code(), Code::PeerDown) << "a replica cannot say that there is none: " << hidden.toString();
+    runFor(4s);
+    EXPECT_LE(warnings(), 6u) << "of two stores: " << logged_.str();
+    server_.command({"REPLICAOF", "NO", "ONE"});
+    EXPECT_TRUE(runUntil([&] { return server_.command({"EXISTS", "mooncake/ram/a"}) == "1"; }));
+    EXPECT_TRUE(resolve(*two_, "a"));
+}
+
+TEST_F(RedisStoreTest, ConnectionsThatAreKilledAgainAndAgainAreSaidOnce) {
+    watch(*one_);
+    ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_)));
+    ASSERT_TRUE(heard("?"));
+    const TimePoint end = Clock::now() + 4s;
+    while (Clock::now() < end) {
+        server_.command({"CLIENT", "KILL", "TYPE", "normal"});
+        server_.command({"CLIENT", "KILL", "TYPE", "pubsub"});
+        runFor(100ms);
+    }
+    EXPECT_LE(warnings(), 4u) << logged_.str();
+    EXPECT_TRUE(runUntil([&] { return logged_.str().find("(commands): back after") != std::string::npos; }));
+}
+
+TEST_F(RedisStoreTest, AnOversizedRecordIsNamedAndBreaksNothing) {
+    settings_.max_descriptor_bytes = 64u << 10;
+    const auto small = makeStore(server_.uri());
+    ASSERT_TRUE(publish(*one_, makeSegment("a", id_one_)));
+    ASSERT_TRUE(resolve(*small, "a"));
+    server_.command({"SET", "mooncake/ram/large", std::string(8u << 20, 'x')});
+    const long long connections = server_.info("total_connections_received");
+    const Status status = resolve(*small, "large").status();
+    EXPECT_EQ(status.code(), Code::CapacityExceeded);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("mooncake/ram/large"), HasSubstr("65536 bytes")));
+    const auto all = list(*small);
+    ASSERT_TRUE(all) << all.status().toString();
+    ASSERT_EQ(all->size(), 2u);
+    EXPECT_TRUE((*all)[0].desc);
+    EXPECT_EQ((*all)[1].desc.status().code(), Code::CapacityExceeded);
+    EXPECT_LE(server_.info("total_connections_received"), connections + 1) << "the test's own";
+    EXPECT_LT(server_.info("total_net_output_bytes"), 1u << 20);
+}
+
+TEST_F(RedisStoreTest, ABurstOfChangesIsHeardWhole) {
+    watch(*two_);
+    ASSERT_TRUE(heard("?"));
+    constexpr int kChanges = 20'000;
+    server_.command({"EVAL",
+                     "for i = 1, ARGV[1] do redis.call('PUBLISH', 'mooncake/ram/#changes', "
+                     "'{\"kind\":\"published\",\"name\":\"rack1/node' .. i .. '\",\"incarnation\":\"' .. "
+                     "string.rep('a', 32) .. '\",\"version\":1}') end return 1",
+                     "0", std::to_string(kChanges)});
+    EXPECT_TRUE(runUntil([&] { return events_.size() == kChanges + 1; })) << events_.size() << logged_.str();
+    EXPECT_EQ(warnings(), 0u) << logged_.str();
 }
 
 TEST_F(RedisStoreTest, AServerThatWasRestartedEmptyHasEverythingAgain) {
