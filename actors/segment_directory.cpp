@@ -411,7 +411,10 @@ void SegmentDirectory::findRoute(Entry& entry) {
     Routing& routing = entry.routing;
     const auto& desc = entry.peer->desc;
     if (routing.searched && sameReach(*routing.searched, *desc)) {
-        if (routing.isSettled()) useRoute(entry.id, entry.peer, *routing.route);
+        if (routing.isSettled()) {
+            useRoute(entry.id, entry.peer, *routing.route);
+            tellRoute(entry);
+        }
         return;
     }
     search(entry, false);
@@ -444,18 +447,24 @@ void SegmentDirectory::routeFound(Entry& entry, Route route) {
     const bool again = std::exchange(routing.looking_again, false);
     const bool same = again && routing.route->workers == route.workers;
     if (!again) routing.pause = {};
-    // Once for each way that is found: a search that repeats itself says nothing new.
-    std::string way = route.explanation.toString();
-    if (way != routing.told) {
-        // What was tried in vain is worth a look; that another host is no place for copies is not.
-        log_->log(route.tried.empty() ? spdlog::level::info : spdlog::level::warn, "segment {} goes by {}", entry.name,
-                  way);
-        routing.told = std::move(way);
-    }
     routing.route = std::move(route);
+    tellRoute(entry);
     if (!same) useRoute(entry.id, entry.peer, *routing.route);
     if (routing.route->workers.empty() || routing.route->unsettled) lookAgain(entry);
     if (entry.state == PeerState::Up) nowOpen(entry);
+}
+
+/// Once for each way that is found: a search that repeats itself says nothing new. Nothing is said of a peer that is
+/// down: of course nobody listens there.
+void SegmentDirectory::tellRoute(Entry& entry) {
+    Routing& routing = entry.routing;
+    if (entry.state != PeerState::Up) return;
+    std::string way = routing.route->explanation.toString();
+    if (way == routing.told) return;
+    // What was tried in vain is worth a look; that another host is no place for copies is not.
+    log_->log(routing.route->tried.empty() ? spdlog::level::info : spdlog::level::warn, "segment {} goes by {}",
+              entry.name, way);
+    routing.told = std::move(way);
 }
 
 /// A peer that no transport reaches may only be about to install one, and says so in its descriptor alone. One whose
@@ -502,7 +511,7 @@ std::string SegmentDirectory::whyUnreached(const Peer& peer, const RouteExplanat
         // A stranger's list may be long.
         if (!here && named++ < kMaxOffersNamed) offered += (offered.empty() ? "" : ", ") + name;
     }
-    if (offered.empty()) return text + "; see installTransport, at both ends";
+    if (offered.empty()) return text + "; a transport that both ends install (installTransport) would";
     return text + "; its owner offers " + offered + ", which is not installed here (installTransport)";
 }
 

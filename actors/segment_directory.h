@@ -122,6 +122,7 @@ class SegmentDirectory final : public HostedActor {
     void findRoute(Entry& entry);
     void search(Entry& entry, bool again);
     void routeFound(Entry& entry, Route route);
+    void tellRoute(Entry& entry);
     void useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route);
     std::string whyUnreached(const Peer& peer, const RouteExplanation& explanation) const;
     void nowOpen(Entry& entry);

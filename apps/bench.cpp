@@ -123,17 +123,18 @@ Status runCommand(const BenchOptions& options, Console& console) {
 
 nlohmann::json BenchReport::toJson() const {
     auto list = nlohmann::json::array();
+    const auto ofBytes = [&](double figure) { return movesBytes() ? nlohmann::json(figure) : nlohmann::json(); };
     for (const auto& row : rows)
         list.push_back({{"operation", row.operation},
                         {"block_size", row.block_size},
                         {"batch_size", row.batch_size},
                         {"batches", row.batches},
-                        {"gigabytes_per_s", row.gigabytes_per_s},
+                        {"gigabytes_per_s", ofBytes(row.gigabytes_per_s)},
                         {"requests_per_s", row.requests_per_s},
                         {"batch_p50_us", row.p50_us},
                         {"batch_p99_us", row.p99_us},
                         {"batch_p999_us", row.p999_us},
-                        {"cpu_s_per_gb", row.cpu_s_per_gb},
+                        {"cpu_s_per_gb", ofBytes(row.cpu_s_per_gb)},
                         {"verified", row.verified}});
     return {{"ok", true},           {"target", target},   {"transport", transport}, {"threads", threads},
             {"inflight", inflight}, {"scatter", scatter}, {"stopped", stopped},     {"rows", list}};
@@ -144,14 +145,14 @@ std::string BenchReport::toString() const {
         {"operation", "block", "batch", "GB/s", "requests/s", "p50 us", "p99 us", "p99.9 us", "CPU s/GB", "verified"});
     for (const auto& row : rows)
         table.add({row.operation, formatBytes(row.block_size), std::to_string(row.batch_size),
-                   fmt::format("{:.3f}", row.gigabytes_per_s), fmt::format("{:.0f}", row.requests_per_s),
-                   fmt::format("{:.1f}", row.p50_us), fmt::format("{:.1f}", row.p99_us),
-                   fmt::format("{:.1f}", row.p999_us), fmt::format("{:.3f}", row.cpu_s_per_gb),
-                   row.verified ? "yes" : "no"});
+                   movesBytes() ? fmt::format("{:.3f}", row.gigabytes_per_s) : "-",
+                   fmt::format("{:.0f}", row.requests_per_s), fmt::format("{:.1f}", row.p50_us),
+                   fmt::format("{:.1f}", row.p99_us), fmt::format("{:.1f}", row.p999_us),
+                   movesBytes() ? fmt::format("{:.3f}", row.cpu_s_per_gb) : "-", row.verified ? "yes" : "no"});
     return table.toString() +
-           fmt::format("target {}, transport {}, {} thread{}, {} batches in flight each; latencies are of a batch{}",
-                       target, transport, threads, threads == 1 ? "" : "s", inflight,
-                       stopped ? "\nstopped before the last row" : "");
+           fmt::format("target {}, transport {}{}, {}, {} in flight each; latencies are of a batch{}", target,
+                       transport, movesBytes() ? "" : ", which moves nothing", counted(threads, "thread"),
+                       counted(inflight, "batch", "batches"), stopped ? "\nstopped before the last row" : "");
 }
 
 Result<BenchReport> bench(const BenchOptions& options, const Console& console) {

@@ -55,6 +55,8 @@ struct BenchReport {
     bool stopped = false;  ///< By the stop signal, before the last row.
     std::vector<BenchRow> rows;
 
+    /// Over "null" no byte goes anywhere, so there is no rate of bytes.
+    bool movesBytes() const { return transport != "null"; }
     nlohmann::json toJson() const;
     std::string toString() const;
 };

@@ -29,7 +29,8 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
 
-void report(const ChosenCommand& command, const Status& status, int code) {
+void report(const ChosenCommand& command, const Status& given, int code) {
+    const Status status(given.code(), inWordsOfTheCommandLine(given.message()));
     std::string remedy = remedyFor(status);
     if (remedy.empty() && code == kUsage) remedy = "troupe " + command.name + " --help";
     fmt::print(stderr, "troupe {}: {}\n", command.name, status.toString());

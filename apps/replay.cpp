@@ -232,7 +232,7 @@ nlohmann::json ReplayReport::toJson() const {
 }
 
 std::string ReplayReport::toString() const {
-    Table table({"replayed", fmt::format("{} requests in {:.1f} s{}", requests, seconds,
+    Table table({"replayed", fmt::format("{} in {:.1f} s{}", counted(requests, "request"), seconds,
                                          stopped ? ", stopped before the end" : "")});
     table.alignLeft();
     table.add({"blocks", fmt::format("{} of {}, {} hits ({:.1f} %), {} written, {} evicted from {} slots", blocks,
@@ -269,7 +269,8 @@ Result<ReplayReport> replay(const ReplayOptions& options, const Console& console
     std::size_t longest = 1;
     for (const auto& request : *trace) longest = std::max(longest, request.hash_ids.size());
     const std::uint64_t staged = std::min<std::uint64_t>(options.staging / block_size, longest);
-    const auto staging = (*session)->addMemory(staged * block_size, options.huge, false);
+    const auto staging = options.engine_memory ? (*session)->allocateMemory(staged * block_size, options.huge, false)
+                                               : (*session)->addMemory(staged * block_size, options.huge, false);
     if (!staging) return staging.status();
     auto report = Replayer(options, console, (*session)->engine(), *target, *staging, slots).run(*trace);
     if (report) report->transport = (*session)->transportUsed(*target);
@@ -294,6 +295,7 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     addBytes(*command, "--staging", options->staging, "Local memory; larger requests go in parts");
     command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
     command->add_flag("--huge", options->huge, "Take local memory from the pool of huge pages");
+    command->add_flag("--engine-memory", options->engine_memory, "Let the engine allocate local memory");
     addEngineOptions(*command, options->engine);
     command->callback([options, &chosen] {
         chosen.name = "replay";

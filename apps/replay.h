@@ -22,6 +22,7 @@ struct ReplayOptions {
     std::uint64_t staging = 256u << 20;  ///< Local memory, bytes; requests with more blocks go in parts.
     std::uint64_t seed = 1;
     bool huge = false;
+    bool engine_memory = false;  ///< Local memory of the engine's own.
 };
 
 struct ReplayReport {

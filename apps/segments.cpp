@@ -73,8 +73,12 @@ Shown show(const StoredSegment& stored) {
     shown.version = desc.version;
     shown.control = desc.control.host.empty() ? "" : desc.control.toString();
     shown.transports = desc.transports.empty() ? std::vector<std::string>{desc.protocol} : desc.transports;
-    shown.regions = desc.buffers.size();
-    for (const BufferDesc& buffer : desc.buffers) shown.bytes += buffer.length;
+    // What a client has for itself is nobody else's business.
+    for (const BufferDesc& buffer : desc.buffers) {
+        if (!buffer.remote_accessible) continue;
+        ++shown.regions;
+        shown.bytes += buffer.length;
+    }
     shown.age = ageOf(desc.timestamp);
     return shown;
 }
@@ -186,8 +190,8 @@ class Follower {
         } else if (!shown.error.empty()) {
             fmt::print(out_, "{:<9} {}  unreadable: {}\n", what, printable(shown.name), printable(shown.error));
         } else {
-            fmt::print(out_, "{:<9} {}  incarnation {}  version {}  {} regions, {}  {}\n", what, printable(shown.name),
-                       shown.incarnation, shown.version, shown.regions, formatBytes(shown.bytes),
+            fmt::print(out_, "{:<9} {}  incarnation {}  version {}  {}, {}  {}\n", what, printable(shown.name),
+                       shown.incarnation, shown.version, counted(shown.regions, "region"), formatBytes(shown.bytes),
                        printable(shown.control));
         }
     }

@@ -110,14 +110,14 @@ Result<VerifyReport> Verification::run() {
     report_.seed = options_.seed;
     if (auto status = sweep(true); !status) return status;
     started_ = Clock::now();
-    const std::uint64_t before = report_.writes;
+    const VerifyReport filled = report_;
     while (!limitReached()) {
         if (running_.size() == options_.inflight)
             if (auto status = endOldest(); !status) return status;
         if (auto status = beginRandom(); !status) return status;
         if (!progress.due()) continue;
         const double elapsed = toSeconds(Clock::now() - started_);
-        const std::uint64_t done = report_.writes - before + report_.reads;
+        const std::uint64_t done = report_.writes - filled.writes + report_.reads;
         const double fraction = options_.rounds != 0 ? static_cast<double>(done) / static_cast<double>(options_.rounds)
                                 : options_.seconds != 0 ? elapsed / options_.seconds
                                                         : -1;
@@ -125,9 +125,17 @@ Result<VerifyReport> Verification::run() {
                                               formatBytes(report_.bytes_read + report_.bytes_written)));
     }
     if (auto status = drain(); !status) return status;
+    const VerifyReport worked = report_;
     if (auto status = sweep(false); !status) return status;
-    report_.seconds = toSeconds(Clock::now() - started_);
-    return report_;
+    // What was counted as one, for the operations' numbers, is reported apart.
+    VerifyReport report = worked;
+    report.writes -= filled.writes;
+    report.bytes_written -= filled.bytes_written;
+    report.fill_writes = filled.writes;
+    report.fill_bytes = filled.bytes_written;
+    report.final_reads = report_.reads - worked.reads;
+    report.seconds = toSeconds(Clock::now() - started_);
+    return report;
 }
 
 bool Verification::limitReached() {
@@ -287,13 +295,19 @@ nlohmann::json VerifyReport::toJson() const {
             {"reads", reads},
             {"bytes_written", bytes_written},
             {"bytes_read", bytes_read},
+            {"fill_writes", fill_writes},
+            {"final_reads", final_reads},
+            {"fill_bytes", fill_bytes},
             {"seconds", seconds},
             {"transport", transport}};
 }
 
 std::string VerifyReport::toString() const {
-    return fmt::format("{} writes ({}) and {} reads ({}) in {:.1f} s by {}, no mismatch (seed {})", writes,
-                       formatBytes(bytes_written), reads, formatBytes(bytes_read), seconds, transport, seed);
+    return fmt::format(
+        "{} ({}) and {} ({}) in {:.1f} s by {}, no mismatch (seed {}); before, {} filled {}, and at last {} read it "
+        "all",
+        counted(writes, "write"), formatBytes(bytes_written), counted(reads, "read"), formatBytes(bytes_read), seconds,
+        transport, seed, counted(fill_writes, "write"), formatBytes(fill_bytes), counted(final_reads, "read"));
 }
 
 Result<VerifyReport> verify(const VerifyOptions& options, const Console& console) {

@@ -22,10 +22,15 @@ struct VerifyOptions {
 
 struct VerifyReport {
     std::uint64_t seed = 0;
+    // The random operations.
     std::uint64_t writes = 0;
     std::uint64_t reads = 0;
     std::uint64_t bytes_written = 0;
     std::uint64_t bytes_read = 0;
+    // Before them every stretch was written once, and after them read once.
+    std::uint64_t fill_writes = 0;
+    std::uint64_t final_reads = 0;
+    std::uint64_t fill_bytes = 0;  ///< Of all stretches; as many were read.
     double seconds = 0;
     std::string transport;  ///< That carried it; Session::transportUsed.
 

@@ -70,7 +70,9 @@ Result<std::uint64_t> parseWithUnit(std::string_view text, std::span<const Unit>
     const auto [rest, error] = std::from_chars(text.data(), last, number);
     if (error == std::errc::result_out_of_range) return refuse("too large");
     if (error != std::errc()) return refuse("it must be a whole number and a unit (" + listOf(units) + ")");
-    const std::string_view suffix(rest, static_cast<std::size_t>(last - rest));
+    std::string_view suffix(rest, static_cast<std::size_t>(last - rest));
+    // "1 GiB" is what people write, and what reports of the program say.
+    if (suffix.size() > 1 && suffix.front() == ' ') suffix.remove_prefix(1);
     // Zero is zero in any unit, so it may do without.
     if (number == 0 && suffix.empty()) return std::uint64_t{0};
     for (const Unit& unit : units) {

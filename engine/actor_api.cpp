@@ -1,6 +1,7 @@
 #include "engine/actor_api.h"
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <caf/behavior.hpp>
 #include <caf/exit_reason.hpp>
 #include <caf/result.hpp>
+#include <caf/sec.hpp>
 #include <caf/spawn_options.hpp>
 #include <caf/typed_response_promise.hpp>
 
@@ -32,6 +34,15 @@ struct BatchEnded {
 
 constexpr auto kCategory = caf::atom("troupe");
 
+/// What CAF itself answers for an actor that is not there any more, or ends with the request in its mailbox.
+bool isOfEndedActor(const caf::error& error) {
+    if (error == caf::sec::request_receiver_down) return true;
+    constexpr std::array kEnds = {caf::exit_reason::normal,        caf::exit_reason::unknown,
+                                  caf::exit_reason::user_shutdown, caf::exit_reason::kill,
+                                  caf::exit_reason::unreachable,   caf::exit_reason::remote_link_unreachable};
+    return std::any_of(kEnds.begin(), kEnds.end(), [&](caf::exit_reason reason) { return error == reason; });
+}
+
 }  // namespace
 
 }  // namespace troupe
@@ -45,8 +56,10 @@ caf::error toCafError(const Status& status) {
 }
 
 Status fromCafError(const caf::error& error) {
-    if (error.category() != kCategory)
+    if (error.category() != kCategory) {
+        if (isOfEndedActor(error)) return Status(Code::Canceled, "the engine ended");
         return Status(Code::Internal, "CAF error " + std::to_string(error.code()) + " of another category");
+    }
     const auto& context = error.context();
     std::string message = context.match_elements<std::string>() ? context.get_as<std::string>(0) : std::string();
     return Status(static_cast<Code>(error.code()), std::move(message));

@@ -70,7 +70,7 @@ using EngineActor = caf::typed_actor<caf::replies_to<SubmitTransfers>::with<Tran
 
 /// A Status as CAF's error: category "troupe", the Code as its number, the message as its context.
 caf::error toCafError(const Status& status);
-/// The reverse; Internal for an error of another category.
+/// The reverse. Of CAF's own errors those of a receiver that has ended are Canceled; Internal for all others.
 Status fromCafError(const caf::error& error);
 
 /// Owns the engine's actor. Any thread.
@@ -84,7 +84,7 @@ class ActorApi {
     /// Answers what is under way and what comes later with Canceled. Idempotent.
     void end();
 
-    /// After freeEngine requests get an error from CAF.
+    /// After freeEngine requests get an error from CAF, which fromCafError makes Canceled.
     const EngineActor& actor() const { return actor_; }
 
   private:

@@ -20,7 +20,10 @@ Status registerEverywhere(const EngineCore& core, const Region& region) {
         const Status taken = it->transport->registerMemory(region);
         if (taken) continue;
         for (auto undo = core.transports.begin(); undo != it; ++undo) undo->transport->unregisterMemory(region);
-        return taken.withContext("transport '" + it->transport->name() + "', region " + region.range.toString());
+        const std::string who = "transport '" + it->transport->name() + "'";
+        const std::string range = region.range.toString();
+        const bool named = taken.message().find(range) != std::string::npos;
+        return taken.withContext(named ? who : who + ", region " + range);
     }
     return Status::ok();
 }

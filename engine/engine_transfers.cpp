@@ -60,7 +60,7 @@ void fillTask(Task& task, const TransferRequest& request, const Config& settings
     task.remote = request.target_offset;
     task.length = request.length;
     task.segment = request.target_id;
-    task.deadline = request.deadline == kForever ? default_deadline : request.deadline;
+    task.deadline = request.deadline == kDefaultDeadline ? default_deadline : request.deadline;
     task.opcode = request.opcode;
     const auto retries = std::max<std::int64_t>(request.advise_retry_cnt, settings.retry_count);
     task.retries_left = static_cast<std::uint16_t>(std::min<std::int64_t>(retries, UINT16_MAX));

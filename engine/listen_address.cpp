@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <vector>
 
@@ -26,11 +27,19 @@ Result<std::string> chooseListenAddress(const std::string& ip_or_host, const std
     if (const Status listed = addInterfaceAddresses(interfaces); !listed) return listed;
     if (!ip_or_host.empty()) {
         if (ip_or_host == "localhost") return std::string("127.0.0.1");
-        return pickAdvertisedAddress(interfaces, ip_or_host);
+        // "[::1]" is how the address stands in a name.
+        const bool brackets = ip_or_host.size() > 2 && ip_or_host.front() == '[' && ip_or_host.back() == ']';
+        return pickAdvertisedAddress(interfaces, brackets ? ip_or_host.substr(1, ip_or_host.size() - 2) : ip_or_host);
     }
     const auto named = Endpoint::parse(server_name);
     if (server_name.empty() || (named && named->host == "localhost")) return std::string("127.0.0.1");
     if (named && isLocalAddress(interfaces, named->host)) return named->host;
+    const bool is_interface = std::any_of(interfaces.begin(), interfaces.end(),
+                                          [&](const NetworkInterface& each) { return each.name == server_name; });
+    if (named_by_address && is_interface)
+        return {Code::InvalidArgument, "'" + server_name +
+                                           "' is an interface and no address, and with p2p a segment is " +
+                                           "named by its address; give it as ip_or_host (--host " + server_name + ")"};
     // A name that says nothing about this machine must not put its memory on the network unasked.
     if (named_by_address && !(named && named->host == ownHostName()))
         return {Code::InvalidArgument,

@@ -123,7 +123,8 @@ class TransferEngine {
     /// it, which is twice as fast as copying from and to memory that the application brings. Whole pages, zeroed, all
     /// there when it returns; `huge_pages`: from the pool of 2 MiB pages. `location` "cpu:N": from that NUMA node as
     /// long as it has room. The pointer is good until freeLocalMemory or the engine's destruction; a child made by fork
-    /// does not have the memory. InvalidArgument: no bytes. ResourceExhausted names the size and the remedy.
+    /// does not have the memory. InvalidArgument: no bytes. ResourceExhausted names the size, what can be had, and the
+    /// remedy; the machine is not driven out of memory.
     Result<void*> allocateLocalMemory(std::size_t size, const std::string& location = "*",
                                       bool remote_accessible = true, bool huge_pages = false);
     /// Unregisters and unmaps it. AddressNotRegistered: no such memory, or freed. The errors of unregisterLocalMemory,
@@ -165,7 +166,8 @@ class TransferEngine {
     /// Adds tasks; their ids continue from the tasks already in the batch. Nothing is submitted on error.
     /// StaleHandle (batch or segment), CapacityExceeded, AddressNotRegistered (source), TransportMissing (names the
     /// segment, and why each transport does not reach it), InvalidArgument (null source, source range wraps). The
-    /// remote range is checked by its owner later.
+    /// remote range is checked by its owner later. A request that names no deadline has the config's
+    /// `transfer_timeout`: 30 s from here unless set, 0: none.
     Status submitTransfer(BatchID batch, const std::vector<TransferRequest>& requests);
     /// StaleHandle; InvalidArgument: no such task.
     Result<TransferStatus> getTransferStatus(BatchID batch, std::size_t task) const;

@@ -21,6 +21,10 @@ inline constexpr SegmentID kInvalidSegmentID = 0;
 /// The engine's own segment; always open.
 inline constexpr SegmentID kLocalSegmentID = 1;
 
+/// A request's deadline that is left to the engine: the `transfer_timeout` of its config (30 s unless set; 0: none)
+/// from submit.
+inline constexpr TimePoint kDefaultDeadline = kForever;
+
 /// One read or write of a contiguous range.
 struct TransferRequest {
     // The names of the field's API.
@@ -35,9 +39,9 @@ struct TransferRequest {
     std::uint64_t target_offset = 0;  ///< The owner's address of the first byte.
     std::size_t length = 0;           ///< Bytes; 0 completes at once.
     int advise_retry_cnt = 0;         ///< Attempts after the first; at least `retry_count` of the config is made.
-    /// When the task ends as TIMEOUT if nothing else ended it; kForever: the `transfer_timeout` of the config from
-    /// submit.
-    TimePoint deadline = kForever;
+    /// When the task ends as TIMEOUT if nothing else ended it. For none set `transfer_timeout` to 0; for a request that
+    /// may take longer than the others, name a time that is far away (Clock::now() + std::chrono::hours(24)).
+    TimePoint deadline = kDefaultDeadline;
 };
 
 enum class TransferStatusEnum : int {

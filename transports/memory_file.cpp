@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/endpoint.h"
+#include "transports/memory_left.h"
 
 namespace troupe {
 
@@ -102,6 +103,10 @@ Result<std::unique_ptr<MemoryFile>> MemoryFile::create(std::uint64_t bytes, bool
     if (bytes == 0 || bytes > INT64_MAX - page)
         return {Code::InvalidArgument, "memory of " + std::to_string(bytes) + " bytes cannot be allocated"};
     const std::uint64_t whole = (bytes + page - 1) / page * page;
+    // Pages of the file system of a memfd are never refused: the machine would run out of memory instead. Those of the
+    // huge pool are.
+    if (!huge_pages)
+        if (Status there = checkMemoryLeft(whole, memoryLeft()); !there) return there;
     std::unique_ptr<MemoryFile> made(new MemoryFile());
     made->file_ = UniqueFd(::memfd_create("troupe", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge_pages ? kHugeFlags : 0u)));
     if (!made->file_) {

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <string_view>
 
 #include "apps/support/units.h"
 #include "base/config.h"
+#include "base/config_units.h"
 
 namespace troupe::apps {
 
@@ -13,7 +15,7 @@ namespace {
 
 std::uint64_t bytesOrThrow(const std::string& name, const std::string& text) {
     const auto bytes = parseBytes(text);
-    if (!bytes) throw CLI::ValidationError(name, bytes.status().message() + fractionHint(text));
+    if (!bytes) throw CLI::ValidationError(name, explainFraction(bytes.status().message(), text));
     if (*bytes == 0) throw CLI::ValidationError(name, "a size of 0 makes no sense here; give at least 1 B");
     return *bytes;
 }
@@ -24,7 +26,7 @@ double secondsOrThrow(const std::string& name, const std::string& text, Zero zer
     const auto parsed = std::from_chars(text.data(), end, seconds);
     if (parsed.ec != std::errc() || parsed.ptr != end) {
         const auto time = parseTime(text);
-        if (!time) throw CLI::ValidationError(name, time.status().message() + fractionHint(text));
+        if (!time) throw CLI::ValidationError(name, explainFraction(time.status().message(), text));
         seconds = toSeconds(*time);
     }
     constexpr double kLongest = 1e8;  // Three years; above, times in nanoseconds come near their end.
@@ -37,11 +39,15 @@ double secondsOrThrow(const std::string& name, const std::string& text, Zero zer
 
 }  // namespace
 
-std::string fractionHint(const std::string& text) {
+std::string explainFraction(const std::string& message, const std::string& text) {
     const auto point = text.find('.');
     const auto digit = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
-    if (point == std::string::npos || !(digit(point + 1) || (point > 0 && digit(point - 1)))) return "";
-    return "; a fraction with a unit is not accepted, take a smaller unit: 1500ms for 1.5s, 1536MiB for 1.5GiB";
+    if (point == std::string::npos || !(digit(point + 1) || (point > 0 && digit(point - 1)))) return message;
+    for (const std::string_view begin : {"is not a size: ", "is not a time: "})
+        if (const auto at = message.find(begin); at != std::string::npos)
+            return message.substr(0, at + begin.size()) +
+                   "a fraction with a unit is not accepted, take a smaller unit: 1500ms for 1.5s, 1536MiB for 1.5GiB";
+    return message;
 }
 
 CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& description) {
@@ -51,7 +57,7 @@ CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& 
 CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& bytes, const std::string& description) {
     auto* option = app.add_option_function<std::string>(
         name, [name, &bytes](const std::string& text) { bytes = bytesOrThrow(name, text); }, description);
-    return option->type_name("SIZE")->default_str(bytes == 0 ? "" : formatBytes(bytes));
+    return option->type_name("SIZE")->default_str(bytes == 0 ? "" : troupe::formatBytes(bytes));
 }
 
 CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<std::uint64_t>& bytes,

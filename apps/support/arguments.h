@@ -11,8 +11,8 @@ namespace troupe::apps {
 /// `app.add_subcommand`, in one place: making an App where it is used would compile most of CLI11 into every command.
 CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& description);
 
-/// What to add to the message of a size or time that did not parse because it has a fraction; else empty.
-std::string fractionHint(const std::string& text);
+/// The message of a `text` that did not parse as a size or a time; if it has a fraction, that alone is what it says.
+std::string explainFraction(const std::string& message, const std::string& text);
 
 /// Options whose values carry units. A value that does not parse is reported like any other bad argument. The
 /// variable must outlive the parse; its value at this call is shown as the default.

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "apps/support/units.h"
+#include "transports/memory_left.h"
 
 namespace troupe::apps {
 
@@ -23,6 +24,9 @@ Result<MappedMemory> MappedMemory::map(std::uint64_t bytes, bool huge) {
         return {Code::InvalidArgument,
                 fmt::format("cannot map {} bytes of memory: give a size between 1 B and 8 EiB", bytes)};
     const std::uint64_t length = (bytes + page - 1) / page * page;
+    // The pages of the huge pool are counted by the kernel; of others it promises more than there are.
+    if (!huge)
+        if (auto there = checkMemoryLeft(length, memoryLeft()); !there) return there;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | (huge ? MAP_HUGETLB : 0);
     void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (address == MAP_FAILED) {

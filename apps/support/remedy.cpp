@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 namespace troupe::apps {
 
@@ -16,8 +17,28 @@ bool isOfStore(const Status& status) {
     return std::any_of(kMarks.begin(), kMarks.end(), [&](const char* mark) { return contains(status, mark); });
 }
 
+/// PATH of "connect unix:PATH: why"; empty for another server.
+std::string unixSocketOf(const Status& status) {
+    constexpr std::string_view kMark = "connect unix:";
+    const auto at = status.message().find(kMark);
+    if (at == std::string::npos) return "";
+    const auto begin = at + kMark.size();
+    return status.message().substr(begin, status.message().find(": ", begin) - begin);
+}
+
 std::string remedyForStore(const Status& status) {
+    if (const std::string path = unixSocketOf(status); !path.empty()) {
+        const std::string asks = "`redis-cli -s " + path + " ping` says whether it answers";
+        // ENOENT
+        return contains(status, "(errno 2)")
+                   ? "there is no such file: is Redis up, with `unixsocket " + path + "` in its configuration? " + asks
+                   : "is Redis up, and may this user open its socket? " + asks;
+    }
     switch (status.code()) {
+        case Code::InvalidArgument:
+            return contains(status, "no such database") ? "take a database that the server has (0 to 15, unless its "
+                                                          "`databases` says more), or leave it out"
+                                                        : "";
         case Code::NotFound:
             // Of a segment; else the server's own name does not resolve, or its Sentinels do not know it.
             if (contains(status, "no segment '"))
@@ -30,8 +51,8 @@ std::string remedyForStore(const Status& status) {
             return "is Redis up at the address in --metadata, and does a firewall let its port through?";
         case Code::AccessDenied:
             return "are user and password right, and may that user do what docs/redis.md lists? They go into the URI, "
-                   "or "
-                   "the password into TROUPE_REDIS_PASSWORD";
+                   "or the password into TROUPE_REDIS_PASSWORD (the setting redis.password), or into the file that "
+                   "redis.password_file names";
         case Code::PeerDown: return "try again when it serves again; docs/redis.md, \"When Redis is away\"";
         case Code::ResourceExhausted: return "look at the log and the memory of the Redis server";
         case Code::AlreadyExists: return "take another --name, or end the engine that has this one";
@@ -42,6 +63,18 @@ std::string remedyForStore(const Status& status) {
 }
 
 }  // namespace
+
+std::string inWordsOfTheCommandLine(std::string message) {
+    constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+        {"; a transport that both ends install (installTransport) would", ""},
+        {", which is not installed here (installTransport)", ", which is not in use here (--transport)"},
+        {"give ip_or_host (--host), or an empty name", "give --host, or leave --name out"},
+        {"give it as ip_or_host (--host", "use it as an address to listen on (--host"},
+    };
+    for (const auto& [library, here] : kWords)
+        if (const auto at = message.find(library); at != std::string::npos) message.replace(at, library.size(), here);
+    return message;
+}
 
 std::string remedyFor(const Status& status) {
     if (isOfStore(status)) return remedyForStore(status);
@@ -60,6 +93,18 @@ std::string remedyFor(const Status& status) {
             // Of a port; the message says what to do.
             if (contains(status, "bind ")) return "";
             return "the owner does not offer that memory; was it unregistered meanwhile?";
+        case Code::AlreadyExists:
+            return contains(status, "bind ")
+                       ? "leave --port out, then any free one is taken; `ss -tlnp` says who has it"
+                       : "take another --name, or end the engine that has this one";
+        case Code::InvalidArgument:
+            if (contains(status, "trace '"))
+                return "docs/apps.md, \"replay\", says what each line holds; `troupe trace-gen -o FILE` makes such a "
+                       "file";
+            if (contains(status, "do not fit the"))
+                return "a smaller --block_size, --batch_size, --inflight or --threads, or `troupe serve --size` with "
+                       "more";
+            return "";
         case Code::AddressNotRegistered: return "the owner does not offer that memory; was it unregistered meanwhile?";
         case Code::ProtocolError:
             return "give the name that `troupe serve` prints; is it of this version at both ends?";

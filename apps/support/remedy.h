@@ -6,6 +6,9 @@
 
 namespace troupe::apps {
 
+/// An engine's message, where it names the calls and arguments of the C++ API, with the options of the program instead.
+std::string inWordsOfTheCommandLine(std::string message);
+
 /// What a user of `troupe` can try after an error; empty where its message says it all.
 std::string remedyFor(const Status& status);
 

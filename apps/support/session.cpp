@@ -1,8 +1,10 @@
 #include "apps/support/session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "apps/support/arguments.h"
 #include "apps/support/units.h"
@@ -27,11 +29,15 @@ void addCommonOptions(CLI::App& app, CommonOptions& options) {
 
 void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
     addCommonOptions(app, arguments.common);
+    arguments.command = app.get_name();
     app.add_option("--metadata", arguments.metadata,
-                   "Where segments are found by name: p2p (no server), or redis://host:port (docs/redis.md)")
+                   "Where segments are found by name: p2p (no server), or redis://host:port, redis+unix:///path, "
+                   "redis+sentinel://host/name (docs/redis.md)")
         ->type_name("URI")
         ->capture_default_str();
-    app.add_option("--name", arguments.name, "Name of the own segment (p2p: host, or host:port)");
+    app.add_option("--name", arguments.name,
+                   arguments.serves ? "Name of the segment (p2p: host, or host:port)"
+                                    : "Name of the own segment (p2p: host, or host:port); with a store [made up]");
     app.add_option("--host", arguments.host,
                    "Address or interface to listen on; with neither this nor --name, only this machine reaches it");
     app.add_option("--port", arguments.port, "Control port; 0: any free one")
@@ -56,9 +62,7 @@ Result<ConfigLoader> loadConfig(const CommonOptions& options) {
                     fmt::format("--set {}: expected KEY=VALUE, as in --set tcp.lanes=2", setting)};
         const std::string value = setting.substr(equals + 1);
         if (auto status = loader.set(setting.substr(0, equals), value, "--set"); !status) {
-            const bool unit = status.message().find("is not a time") != std::string::npos ||
-                              status.message().find("is not a size") != std::string::npos;
-            return unit ? Status(status.code(), status.message() + fractionHint(value)) : status;
+            return Status(status.code(), explainFraction(status.message(), value));
         }
     }
     return loader;
@@ -98,7 +102,18 @@ Status checkListenAddress(const EngineArguments& arguments, bool p2p) {
 
 }  // namespace
 
-Status checkEngineArguments(const EngineArguments& arguments) {
+EngineArguments completed(EngineArguments arguments) {
+    if (arguments.serves || isP2p(arguments.metadata)) return arguments;
+    if (arguments.host.empty()) arguments.host = "127.0.0.1";
+    if (!arguments.name.empty()) return arguments;
+    char host[HOST_NAME_MAX + 1] = "";
+    const bool known = ::gethostname(host, sizeof host) == 0;
+    arguments.name = fmt::format("{}-{}-{}", arguments.command, known ? host : "unknown", ::getpid());
+    return arguments;
+}
+
+Status checkEngineArguments(const EngineArguments& given) {
+    const EngineArguments arguments = completed(given);
     const auto config = loadConfig(arguments.common);
     if (!config) return config.status();
     const bool p2p = isP2p(arguments.metadata);
@@ -115,8 +130,22 @@ Status checkEngineArguments(const EngineArguments& arguments) {
 
 Status checkTarget(const EngineArguments& arguments, const std::string& target) {
     if (!isP2p(arguments.metadata)) return Status::ok();
+    if (target.find("://") != std::string::npos)
+        return {
+            Code::InvalidArgument,
+            fmt::format("target '{}' is a URI; give host:port as troupe serve prints it, as in 127.0.0.1:41234 (the "
+                        "URI of a store goes into --metadata, and the target is then a name)",
+                        target)};
     const auto endpoint = Endpoint::parse(target);
     if (!endpoint) return endpoint.status().withContext("target");
+    // An IPv6 address with a port but without its brackets reads as an address alone.
+    if (const auto colon = endpoint->host.rfind(':'); colon != std::string::npos && target.front() != '[') {
+        const std::string head = endpoint->host.substr(0, colon);
+        const bool has_port = SocketAddress::fromNumeric(head, 0).isOk();
+        return {Code::InvalidArgument,
+                fmt::format("target '{}' has an IPv6 address without brackets; write [{}]:{}", target,
+                            has_port ? head : endpoint->host, has_port ? endpoint->host.substr(colon + 1) : "PORT")};
+    }
     if (endpoint->host.empty() || endpoint->port == 0)
         return {Code::InvalidArgument, fmt::format("target '{}' has no port; give host:port as troupe serve prints it, "
                                                    "as in 127.0.0.1:41234",
@@ -152,7 +181,8 @@ Result<ByteRange> largestRange(const std::vector<BufferDesc>& buffers) {
     return best;
 }
 
-Result<std::unique_ptr<Session>> Session::start(const EngineArguments& arguments) {
+Result<std::unique_ptr<Session>> Session::start(const EngineArguments& given) {
+    const EngineArguments arguments = completed(given);
     auto loader = loadConfig(arguments.common);
     if (!loader) return loader.status();
     EngineOptions options;

@@ -26,6 +26,7 @@ struct CommonOptions {
 /// Options of the commands that start an engine.
 struct EngineArguments {
     CommonOptions common;
+    std::string command = "troupe";  ///< Who asks: begins the name of a client of a store.
     std::string metadata = "p2p";
     std::string name;
     std::string host;
@@ -40,6 +41,10 @@ struct EngineArguments {
 void addCommonOptions(CLI::App& app, CommonOptions& options);
 /// Common ones included.
 void addEngineOptions(CLI::App& app, EngineArguments& arguments);
+
+/// What the command line left out: a client of a store has no need of a name that somebody invents, nor of peers that
+/// connect to it, so it is called "COMMAND-HOST-PID" and listens to this machine alone. Others stay as they are.
+EngineArguments completed(EngineArguments arguments);
 
 /// InvalidArgument when a setting, the metadata or the like of `arguments` can never work.
 Status checkEngineArguments(const EngineArguments& arguments);

@@ -32,6 +32,11 @@ std::string formatRate(double bytes_per_second) {
     return fmt::format("{:.1f} kB/s", bytes_per_second / 1e3);
 }
 
+std::string counted(std::uint64_t number, const std::string& noun, const std::string& plural) {
+    if (number == 1) return "1 " + noun;
+    return fmt::format("{} {}", number, plural.empty() ? noun + "s" : plural);
+}
+
 std::string formatAddress(std::uint64_t address) { return fmt::format("0x{:x}", address); }
 
 double toSeconds(std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e9; }

@@ -29,6 +29,34 @@ std::string longNameOf(const std::string& argument) {
     return argument.substr(2, argument.find('=') - 2);
 }
 
+std::vector<const CLI::App*> commandsOf(const CLI::App& app) {
+    return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+bool isLongOptionOfACommand(const CLI::App& app, const std::string& name) {
+    const auto commands = commandsOf(app);
+    return std::any_of(commands.begin(), commands.end(), [&](const CLI::App* command) {
+        const auto names = longNames(*command);
+        return std::find(names.begin(), names.end(), name) != names.end();
+    });
+}
+
+/// "-v": not of `app` itself, but of one of its commands.
+bool isShortOptionOf(const CLI::App& app, const std::string& argument) {
+    if (argument.size() != 2 || argument[0] != '-' || argument[1] == '-') return false;
+    const auto has = [&](const CLI::App& one) { return one.get_option_no_throw(argument) != nullptr; };
+    const auto commands = commandsOf(app);
+    return !has(app) &&
+           std::any_of(commands.begin(), commands.end(), [&](const auto* command) { return has(*command); });
+}
+
+/// "troupe bench --json", with the command that was given, if any was.
+std::string exampleFor(const CLI::App& app, const std::vector<std::string>& arguments, const std::string& option) {
+    const auto command = std::find_if(arguments.begin(), arguments.end(),
+                                      [&](const auto& each) { return commandNamed(app, each) != nullptr; });
+    return "troupe " + (command == arguments.end() ? "COMMAND" : *command) + " " + option;
+}
+
 }  // namespace
 
 std::string unknownOption(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -40,14 +68,16 @@ std::string unknownOption(const CLI::App& app, const std::vector<std::string>& a
     const std::string who = early ? "troupe" : "troupe " + first;
     const std::vector<std::string> known = longNames(*command);
     for (std::size_t i = early ? 0 : 1; i < arguments.size() && arguments[i] != "--"; ++i) {
+        if (early && isShortOptionOf(app, arguments[i]))
+            return "troupe: the option '" + arguments[i] + "' belongs to a command: give it after the command, " +
+                   exampleFor(app, arguments, arguments[i]);
         const std::string name = longNameOf(arguments[i]);
         if (name.empty() || std::find(known.begin(), known.end(), name) != known.end()) continue;
         const std::string shown = name.substr(0, kMaxName);
         std::string text = who + ": unknown option '--" + shown + "'";
-        const auto later = std::find_if(arguments.begin(), arguments.end(),
-                                        [&](const auto& each) { return commandNamed(app, each) != nullptr; });
-        if (early && later != arguments.end())
-            return text + "; options stand behind the command: troupe " + *later + " --" + shown;
+        if (early && isLongOptionOfACommand(app, name))
+            return "troupe: the option '--" + shown + "' belongs to a command: give it after the command, " +
+                   exampleFor(app, arguments, "--" + shown);
         const std::string nearest = nearestName(shown, known);
         return nearest.empty() ? text : text + "; did you mean '--" + nearest + "'?";
     }

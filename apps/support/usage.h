@@ -9,7 +9,8 @@ namespace troupe::apps {
 
 /// For arguments that did not parse: when one of them is an option that the command has not, a line that names it and
 /// the one that was likely meant, "troupe bench: unknown option '--blok_size'; did you mean '--block_size'?". Else
-/// empty. `arguments` in the order they were given, the command first.
+/// empty. So is an option of a command that stands before it. `arguments` in the order they were given, the command
+/// first.
 std::string unknownOption(const CLI::App& app, const std::vector<std::string>& arguments);
 
 }  // namespace troupe::apps

@@ -50,6 +50,44 @@ TEST(Remedy, OfAnErrorOfAPeerIsAboutThePeer) {
     EXPECT_THAT(remedyFor(Status(Code::ProtocolError, "control frame")), HasSubstr("troupe serve"));
 }
 
+TEST(Remedy, OfASocketOfTheStoreAsksThatSocket) {
+    const std::string missing = remedyFor(Status(
+        Code::ConnectionRefused, "redis /run/r.sock: connect unix:/run/r.sock: No such file or directory (errno 2)"));
+    EXPECT_THAT(missing, HasSubstr("no such file"));
+    EXPECT_THAT(missing, HasSubstr("redis-cli -s /run/r.sock ping"));
+    const std::string refused = remedyFor(
+        Status(Code::ConnectionRefused, "redis /run/r.sock: connect unix:/run/r.sock: Connection refused (errno 111)"));
+    EXPECT_THAT(refused, HasSubstr("redis-cli -s /run/r.sock ping"));
+    EXPECT_THAT(refused, Not(HasSubstr("no such file")));
+}
+
+TEST(Remedy, OfWhatIsTakenOrDoesNotFitSaysWhatElseToTake) {
+    EXPECT_THAT(remedyFor(Status(Code::AlreadyExists, "control port: bind 127.0.0.1:80: Address already in use")),
+                HasSubstr("--port"));
+    EXPECT_THAT(remedyFor(Status(Code::AlreadyExists, "segment 'a' is held by 00ff at 10.0.0.1:4")),
+                HasSubstr("--name"));
+    EXPECT_THAT(remedyFor(Status(Code::InvalidArgument, "trace 'x': line 2: 'hash_ids[0]' must be a whole number")),
+                HasSubstr("trace-gen"));
+    EXPECT_THAT(remedyFor(Status(Code::InvalidArgument,
+                                 "blocks of 1 MiB x batch 16 x 2 in flight do not fit the 4 KiB of remote memory")),
+                HasSubstr("--block_size"));
+    EXPECT_THAT(remedyFor(Status(Code::InvalidArgument,
+                                 "redis 127.0.0.1:6379: the server has no such database; look at the end of the URI")),
+                HasSubstr("0 to 15"));
+}
+
+TEST(Remedy, OfTheLibraryIsSaidInWordsOfTheCommandLine) {
+    EXPECT_EQ(
+        inWordsOfTheCommandLine("no transport; not host: x; a transport that both ends install (installTransport) "
+                                "would"),
+        "no transport; not host: x");
+    EXPECT_EQ(inWordsOfTheCommandLine("'x' is no address; give ip_or_host (--host), or an empty name"),
+              "'x' is no address; give --host, or leave --name out");
+    EXPECT_EQ(inWordsOfTheCommandLine("'eth0' is an interface; give it as ip_or_host (--host eth0)"),
+              "'eth0' is an interface; use it as an address to listen on (--host eth0)");
+    EXPECT_EQ(inWordsOfTheCommandLine("anything else"), "anything else");
+}
+
 TEST(Remedy, IsLeftOutWhereTheMessageSaysItAll) {
     EXPECT_EQ(
         remedyFor(Status(Code::AccessDenied, "control port: bind 127.0.0.1:80: ...; ports below 1024 are for root")),

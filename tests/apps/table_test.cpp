@@ -31,6 +31,9 @@ TEST(Units, AreReadable) {
     EXPECT_EQ(formatRate(2.5e9), "2.50 GB/s");
     EXPECT_EQ(formatRate(1.25e7), "12.5 MB/s");
     EXPECT_EQ(formatAddress(0x7f00), "0x7f00");
+    EXPECT_EQ(counted(1, "region"), "1 region");
+    EXPECT_EQ(counted(0, "region"), "0 regions");
+    EXPECT_EQ(counted(2, "batch", "batches"), "2 batches");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ class Usage : public testing::Test {
         bench->add_flag("--json", json_);
         auto* serve = app_.add_subcommand("serve");
         serve->add_option("--set", size_);
+        serve->add_flag("-v,--verbose", json_);
         serve->add_option("--size", size_);
     }
     std::string of(const std::vector<std::string>& arguments) { return unknownOption(app_, arguments); }
@@ -37,7 +38,12 @@ TEST_F(Usage, AMistypedOptionIsNamedWithTheNearestOfItsCommand) {
 
 TEST_F(Usage, AnOptionBeforeItsCommandIsToldWhereItBelongs) {
     EXPECT_EQ(of({"--json", "bench", "a:1"}),
-              "troupe: unknown option '--json'; options stand behind the command: troupe bench --json");
+              "troupe: the option '--json' belongs to a command: give it after the command, troupe bench --json");
+    EXPECT_EQ(of({"--json"}),
+              "troupe: the option '--json' belongs to a command: give it after the command, troupe COMMAND --json");
+    EXPECT_EQ(of({"-v", "serve"}),
+              "troupe: the option '-v' belongs to a command: give it after the command, troupe serve -v");
+    EXPECT_EQ(of({"-q", "serve"}), "") << "nobody's option";
     EXPECT_EQ(of({"--frobnicate"}), "troupe: unknown option '--frobnicate'");
     EXPECT_EQ(of({"--hepl"}), "troupe: unknown option '--hepl'; did you mean '--help'?");
 }

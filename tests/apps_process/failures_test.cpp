@@ -56,7 +56,9 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"verify", "a:1", "--seconds", "nan"}, "nan");
     expectUsageError({"verify", "a:1", "--seconds", "5parsecs"}, "5parsecs");
     expectUsageError({"verify", "a:1", "--seconds", "1.5s"}, "1500ms for 1.5s");
+    expectUsageError({"serve", "--size", "1.5GiB"}, "'1.5GiB' is not a size: a fraction with a unit is not accepted");
     expectUsageError({"serve", "--size", "1.5GiB"}, "1536MiB for 1.5GiB");
+    expectUsageError({"serve", "--set", "spin=1.5ms"}, "'1.5ms' is not a time: a fraction with a unit is not accepted");
     expectUsageError({"replay", "trace"}, "--target is required");
     expectUsageError({"bench", "a:1", "--sweep", "--block_size", "4KiB"}, "excludes");
     expectUsageError({"bench", "a:1", "--sweep", "--batch_size", "4"}, "excludes");
@@ -88,6 +90,8 @@ TEST(Failures, ANameThatCannotBeIsSaidBeforeAnythingStarts) {
     expectUsageError({"serve", "--name", "rack1/node7", "--host", "lo"}, "docs/redis.md");
     expectUsageError({"serve", "--name", "127.0.0.1:4000", "--port", "4001"}, "leave one out");
     expectUsageError({"serve", "--name", "rack1/node7"}, "no address");
+    expectUsageError({"serve", "--name", "lo"}, "'lo' is an interface");
+    expectUsageError({"serve", "--name", "lo"}, "(--host lo)");
     expectUsageError({"serve", "--host", "nosuch0"}, "neither an address");
     expectUsageError({"serve", "--host", "0.0.0.0"}, "--host 0.0.0.0");
     // Of the documentation's own block (RFC 5737): no machine has it.
@@ -137,6 +141,9 @@ TEST(Failures, ATargetWithoutAPortIsSaidBeforeAnythingStarts) {
     expectUsageError({"bench", "127.0.0.1"}, "has no port");
     expectUsageError({"replay", "t", "--target", "127.0.0.1:0"}, "has no port");
     expectUsageError({"verify", "127.0.0.1:99999"}, "99999");
+    expectUsageError({"verify", "::1:38259"}, "write [::1]:38259");
+    expectUsageError({"verify", "::1"}, "write [::1]:PORT");
+    expectUsageError({"bench", "http://x"}, "is a URI; give host:port");
 }
 
 TEST(Failures, LimitsOfZeroAreRefusedWithTheRange) {
@@ -166,6 +173,7 @@ TEST(Failures, NobodyAtTheTargetIsSaidWithTheRemedy) {
 TEST(Failures, ATargetTooSmallForTheWorkIsSaid) {
     Server server("4KiB");
     expectFailure({"bench", server.segment()}, "serve more");
+    expectFailure({"bench", server.segment()}, "try: a smaller --block_size");
     expectFailure({"verify", server.segment(), "--inflight", "100"}, "serve more");
     expectFailure({"replay", TROUPE_SMALL_TRACE, "--target", server.segment()}, "serve more");
 }
@@ -177,6 +185,7 @@ TEST(Failures, AHostileTraceIsRefusedWithItsLine) {
                         << R"({"timestamp": 2, "input_length": 1, "output_length": 1, "hash_ids": [-1]})"
                         << "\n";
     expectFailure({"replay", path, "--target", "127.0.0.1:1"}, "line 2: 'hash_ids[0]'");
+    expectFailure({"replay", path, "--target", "127.0.0.1:1"}, "troupe trace-gen");
     ::unlink(path.c_str());
 }
 
@@ -214,6 +223,19 @@ TEST(Failures, AServerKilledInMidVerifyEndsItWithAClearError) {
     EXPECT_THAT(code, AnyOf("ConnectionLost", "ConnectionRefused", "PeerDown", "Timeout")) << outcome.err;
 }
 
+TEST(Failures, MoreMemoryThanThereIsIsRefusedWithWhatCanBeHad) {
+    // More than the address space, so that no machine tries.
+    expectFailure({"serve", "--size", "1000TiB"}, "can be had");
+    expectFailure({"serve", "--size", "1000TiB", "--engine-memory"}, "can be had");
+    expectFailure({"serve", "--size", "1000TiB"}, "there is no memory for 1000TiB");
+}
+
+TEST(Failures, APortThatIsTakenSaysHowToGoOn) {
+    Server server("1MiB");
+    const std::string port = server.segment().substr(server.segment().rfind(':') + 1);
+    expectFailure({"serve", "--size", "1MiB", "--port", port}, "leave --port out");
+}
+
 TEST(Failures, ADemoWhoseServerCannotStartFails) {
     // More than the address space, so that no machine tries.
     const auto outcome = runTroupe({"demo", "--size", "1000TiB"});
@@ -231,6 +253,11 @@ TEST(Failures, AStoreThatIsAwayIsToldApartFromAPeerThatIs) {
     EXPECT_EQ(away.code, 1);
     EXPECT_THAT(away.json()["error"]["try"].get<std::string>(), HasSubstr("is Redis up"));
     EXPECT_THAT(away.err, testing::Not(HasSubstr("troupe serve` running there")));
+    // A client of a store needs no name of its own.
+    expectFailure({"verify", "a", "--metadata", "redis://127.0.0.1:1"}, "segment 'verify-");
+    expectUsageError({"serve", "--metadata", "redis://127.0.0.1:1"}, "needs a --name");
+    expectFailure({"verify", "a", "--metadata", "redis+unix:///nonexistent/r.sock"},
+                  "redis-cli -s /nonexistent/r.sock");
 }
 
 TEST(Failures, RdmaWithoutADeviceSaysHowToGoOn) {

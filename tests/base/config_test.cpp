@@ -331,6 +331,7 @@ TEST(ParseBytes, KnowsPowersOf1024And1000) {
     EXPECT_EQ(*parseBytes("64KiB"), 65536u);
     EXPECT_EQ(*parseBytes("1MiB"), 1u << 20);
     EXPECT_EQ(*parseBytes("2GiB"), 2ull << 30);
+    EXPECT_EQ(*parseBytes("2 GiB"), 2ull << 30) << "as people write it";
     EXPECT_EQ(*parseBytes("1TiB"), 1ull << 40);
     EXPECT_EQ(*parseBytes("3K"), 3000u);
     EXPECT_EQ(*parseBytes("3KB"), 3000u);
@@ -345,7 +346,7 @@ TEST(ParseBytes, RefusesOverflowAndUnknownUnits) {
     EXPECT_THAT(parseBytes("16777216TiB").status().message(), HasSubstr("too large"));
     EXPECT_THAT(parseBytes("18446744073709551616").status().message(), HasSubstr("too large"));
     EXPECT_THAT(parseBytes("4kib").status().message(), AllOf(HasSubstr("'4kib'"), HasSubstr("KiB")));
-    for (const char* text : {"", "KiB", "4 KiB", "-4", "4KiBs", "4s", "4.5MiB"})
+    for (const char* text : {"", "KiB", "4  KiB", "4KiB ", "-4", "4KiBs", "4s", "4.5MiB"})
         EXPECT_EQ(parseBytes(text).status().code(), Code::InvalidArgument) << text;
 }
 
@@ -355,6 +356,7 @@ TEST(ParseTime, KnowsItsUnits) {
     EXPECT_EQ(*parseTime("10us"), 10us);
     EXPECT_EQ(*parseTime("5ms"), 5ms);
     EXPECT_EQ(*parseTime("2s"), 2s);
+    EXPECT_EQ(*parseTime("2 s"), 2s);
     EXPECT_EQ(*parseTime("1min"), 60s);
     EXPECT_EQ(*parseTime("2h"), 7200s);
 }
@@ -362,7 +364,7 @@ TEST(ParseTime, KnowsItsUnits) {
 TEST(ParseTime, RefusesABareNumberOverflowAndUnknownUnits) {
     EXPECT_THAT(parseTime("5").status().message(), AllOf(HasSubstr("'5'"), HasSubstr("unit")));
     EXPECT_THAT(parseTime("9223372036854775807s").status().message(), HasSubstr("too large"));
-    for (const char* text : {"", "s", "-1s", "1 s", "1m", "1S", "1sec", "1KiB"})
+    for (const char* text : {"", "s", "-1s", "1  s", "1m", "1S", "1sec", "1KiB"})
         EXPECT_EQ(parseTime(text).status().code(), Code::InvalidArgument) << text;
 }
 

@@ -123,6 +123,9 @@ TEST(ActorApiErrors, SurviveTheWayThroughCaf) {
     EXPECT_EQ(back.code(), Code::PeerDown);
     EXPECT_EQ(back.message(), "segment a:1 is gone");
     EXPECT_EQ(fromCafError(caf::sec::request_timeout).code(), Code::Internal);
+    EXPECT_EQ(fromCafError(caf::sec::request_receiver_down).code(), Code::Canceled);
+    EXPECT_EQ(fromCafError(caf::exit_reason::user_shutdown).code(), Code::Canceled);
+    EXPECT_EQ(fromCafError(caf::exit_reason::unhandled_exception).code(), Code::Internal);
 }
 
 TEST_F(ActorApiTest, ManyActorsSubmitAtOnceAndEachGetsItsOwnReport) {
@@ -224,10 +227,10 @@ TEST_F(ActorApiTest, RequestsThatAreOpenWhenTheEngineEndsAreAnswered) {
     large.protect(PROT_NONE);
     // A request to the engine that ended is an error from CAF, not a hang.
     caf::scoped_actor self{system_};
-    bool refused = false;
+    Status refused;
     self->request(actor, kPatience, SubmitTransfers{})
-        .receive([&](const TransferReport&) {}, [&](const caf::error&) { refused = true; });
-    EXPECT_TRUE(refused);
+        .receive([&](const TransferReport&) {}, [&](const caf::error& error) { refused = fromCafError(error); });
+    EXPECT_EQ(refused.code(), Code::Canceled) << refused.toString();
 }
 
 TEST(ActorApiOwnSystem, TheEnginesOwnSystemServesToo) {

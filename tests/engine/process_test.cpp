@@ -1,6 +1,7 @@
 // Transfers to a real peer process: one that stops, dies and comes back.
 
 #include <gmock/gmock.h>
+#include <spdlog/sinks/ostream_sink.h>
 
 #include <csignal>
 #include <optional>
@@ -38,6 +39,10 @@ class PeerProcess {
     std::uint16_t port() const { return Endpoint::parse(segment_)->port; }
     void proceed() { child_->signal(SIGCONT); }
     void stop() { bringToStandstill(*child_); }
+    void end() {
+        child_->closeInput();
+        EXPECT_EQ(*child_->wait(kPatience), 0);
+    }
     void kill() {
         child_->signal(SIGKILL);
         EXPECT_EQ(*child_->wait(kPatience), 128 + SIGKILL);
@@ -152,6 +157,49 @@ TEST_F(Process, ADeadlineAgainstAStoppedPeerIsATimeoutAndQuiesced) {
     local_.fill(std::byte{0});
     expectCompleted(runBatch(*engine_, {request(Opcode::Read, 0, kBytes)}), kBytes);
     EXPECT_TRUE(local_.holdsPattern(2));
+}
+
+TEST_F(Process, ARequestWithoutADeadlineHasTheTransferTimeoutOfTheConfig) {
+    static_assert(kDefaultDeadline == kForever, "programs that say kForever mean the same");
+    EngineSetup setup;
+    setup.config.transfer_timeout = std::chrono::milliseconds(200);
+    engine_.reset();
+    begin(setup);
+    auto plain = request(Opcode::Write, 0, kBytes);
+    EXPECT_EQ(plain.deadline, kDefaultDeadline);
+    auto patient = plain;
+    patient.deadline = Clock::now() + std::chrono::hours(24);
+    peer_->stop();
+    BatchHolder batch(*engine_, 2);
+    ASSERT_TRUE(batch.submit({plain, patient}));
+    while (!isTerminal(batch.task(0).s)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(batch.task(0).s, TransferStatusEnum::TIMEOUT) << batch.task(0).error.toString();
+    EXPECT_EQ(batch.task(1).s, TransferStatusEnum::PENDING) << batch.task(1).error.toString();
+    peer_->proceed();
+}
+
+TEST_F(Process, TheLogSaysNothingOfTheWayToAPeerThatEndedInOrder) {
+    std::ostringstream text;
+    EngineSetup setup;
+    setup.config.host_peers = true;
+    setup.options.log = std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+    setup.options.log->set_level(spdlog::level::info);
+    engine_.reset();
+    begin(setup);
+    expectCompleted(write(4096), 4096);
+    if (engine_->explainSegment(segment_)->transport != "host")
+        GTEST_SKIP() << "this process may not copy from and to others";
+    peer_->end();
+    const auto limit = Clock::now() + kPatience;
+    while (engine_->probePeerAliveByID(segment_, kPatience).code() != Code::PeerDown && Clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 3; ++i) {
+        BatchHolder batch(*engine_, 1);
+        if (batch.submit({request(Opcode::Write, 0, 64)})) EXPECT_EQ(batch.wait().s, TransferStatusEnum::FAILED);
+    }
+    EXPECT_TRUE(engine_->freeEngine());
+    EXPECT_THAT(text.str(), testing::HasSubstr("goes by host"));
+    EXPECT_THAT(text.str(), testing::Not(testing::HasSubstr("goes by tcp"))) << "of course nobody listens there";
 }
 
 TEST_F(Process, AProbeOfAStoppedPeerIsATimeoutAndOfAKilledOneAnError) {

@@ -59,6 +59,36 @@ TEST_F(SegmentsCommand, ListsWhatIsThere) {
     EXPECT_EQ(verified.code, 0) << verified.err << verified.out;
 }
 
+TEST_F(SegmentsCommand, AClientNeedsNoNameListensToItsMachineAloneAndOffersNothing) {
+    Server server("16MiB", named("a"));
+    TroupeProcess verify({"verify", "a", "--metadata", redis_.uri(), "--json"});
+    // Its first progress line shows that it runs, with memory of its own.
+    while (verify.errors().find("operations") == std::string::npos)
+        ASSERT_EQ(verify.child().wait(std::chrono::milliseconds(50)).status().code(), Code::Timeout) << verify.errors();
+    const auto list = segments().json().value("segments", nlohmann::json::array());
+    ASSERT_EQ(list.size(), 2u) << list;
+    EXPECT_EQ(list[0]["regions"], 1);
+    EXPECT_THAT(list[1]["name"].get<std::string>(), testing::StartsWith("verify-"));
+    EXPECT_THAT(list[1]["control"].get<std::string>(), testing::StartsWith("127.0.0.1:"));
+    EXPECT_EQ(list[1]["regions"], 0);
+    EXPECT_EQ(list[1]["bytes"], 0);
+    verify.child().signal(SIGINT);
+    EXPECT_EQ(finish(verify).code, 0);
+}
+
+TEST_F(SegmentsCommand, ADatabaseThatTheServerDoesNotHaveSaysWhichThereAre) {
+    const auto outcome = runTroupe({"serve", "--size", "1MiB", "--metadata", redis_.uri() + "/99", "--name", "a"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("try: take a database that the server has"));
+}
+
+TEST_F(SegmentsCommand, ANameThatIsTakenSaysHowToGoOn) {
+    Server server("1MiB", named("a"));
+    const auto outcome = runTroupe({"serve", "--size", "1MiB", "--metadata", redis_.uri(), "--name", "a"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("try: take another --name"));
+}
+
 TEST_F(SegmentsCommand, WatchFollowsWhatHappens) {
     TroupeProcess watch(
         {"segments", "--json", "--watch", "--metadata", redis_.uri(), "--set", "redis.command_timeout=500ms"});
