@@ -37,6 +37,11 @@ class Harness(unittest.TestCase):
         self.assertEqual(ran.returncode, 70)
         self.assertIn("did not end within 30", ran.stderr)
 
+    def test_a_boot_that_hangs_is_a_failure(self):
+        ran = vm("--boot-timeout", "0.5", "--", "true")
+        self.assertEqual(ran.returncode, 70)
+        self.assertIn("did not boot", ran.stderr)
+
     def test_a_missing_program_is_named(self):
         environment = dict(os.environ, PATH="/nowhere")
         ran = subprocess.run([sys.executable, VM, "--", "true"], capture_output=True, text=True, env=environment)
