@@ -357,6 +357,9 @@ void SegmentDirectory::suspect(const SuspectPeer& event) {
     Entry* entry = find(event.index);
     if (entry == nullptr || !entry->monitor) return;
     log_->debug("segment {}: {}", entry->name, event.cause.toString());
+    // A transport whose keys are in the descriptor refuses what was registered since; a restarted peer may have been
+    // described before it registered anything. The next request finds what there is by then.
+    if (event.cause.code() == Code::AddressNotRegistered) return send(entry->monitor, FetchDescriptor{});
     // What a probe found possible may have become impossible since.
     if (entry->routing.route && entry->routing.route->probed && !entry->routing.search) {
         entry->routing.searched = nullptr;

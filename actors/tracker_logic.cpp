@@ -335,7 +335,8 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
         }
     }
     const Code code = failed.cause.code();
-    if (code == Code::StaleIncarnation || code == Code::ConnectionRefused || code == Code::ConnectionLost)
+    if (code == Code::StaleIncarnation || code == Code::ConnectionRefused || code == Code::ConnectionLost ||
+        code == Code::AddressNotRegistered)
         output_.suspectPeer(failed.peer, failed.cause);
 }
 

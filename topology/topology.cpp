@@ -9,44 +9,22 @@
 
 #include <nlohmann/json.hpp>
 
+#include "topology/sysfs.h"
+
 namespace troupe {
 
 namespace {
 
 namespace fs = std::filesystem;
+using sysfs::entriesOf;
+using sysfs::readLine;
+using sysfs::toInt;
 
 constexpr int kMaxCpu = 65535;
 constexpr int kLocalDistance = 10;    // ACPI SLIT: a node's distance to itself.
 constexpr int kUnknownDistance = 11;  // Behind local, before any remote one, which start at 20 in practice.
 constexpr int kFarDistance = 255;     // ACPI SLIT: unreachable.
 constexpr unsigned kFlagUp = 1;       // IFF_UP.
-
-/// The first line of a sysfs file without blanks around it; nothing when it cannot be read (a DOWN interface answers
-/// a read of its speed with EINVAL).
-std::optional<std::string> readLine(const fs::path& path) {
-    std::ifstream file(path);
-    std::string line;
-    if (!std::getline(file, line)) return std::nullopt;
-    const auto first = line.find_first_not_of(" \t");
-    if (first == std::string::npos) return std::string();
-    return line.substr(first, line.find_last_not_of(" \t\r\n") - first + 1);
-}
-
-std::optional<int> toInt(std::string_view text, int base = 10) {
-    int value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    return value;
-}
-
-std::vector<fs::path> entriesOf(const fs::path& folder) {
-    std::vector<fs::path> entries;
-    std::error_code error;
-    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-        entries.push_back(it->path());
-    std::sort(entries.begin(), entries.end());
-    return entries;
-}
 
 std::vector<int> readCpuList(const fs::path& path) {
     const auto line = readLine(path);
@@ -66,8 +44,8 @@ void readDistances(const fs::path& system, std::vector<NumaNode>& nodes) {
     }
 }
 
-std::vector<NumaNode> readNodes(const fs::path& sysfs) {
-    const fs::path system = sysfs / "devices" / "system";
+std::vector<NumaNode> readNodes(const fs::path& root) {
+    const fs::path system = root / "devices" / "system";
     std::vector<NumaNode> nodes;
     for (const auto& path : entriesOf(system / "node")) {
         const std::string name = path.filename().string();
@@ -92,9 +70,9 @@ bool isUp(const fs::path& interface) {
     return (static_cast<unsigned>(toInt(digits, 16).value_or(0)) & kFlagUp) != 0;
 }
 
-std::vector<NetworkInterface> readInterfaces(const fs::path& sysfs) {
+std::vector<NetworkInterface> readInterfaces(const fs::path& root) {
     std::vector<NetworkInterface> interfaces;
-    for (const auto& path : entriesOf(sysfs / "class" / "net")) {
+    for (const auto& path : entriesOf(root / "class" / "net")) {
         std::error_code error;
         if (!fs::is_directory(path, error)) continue;  // bonding_masters is a file.
         NetworkInterface interface;
@@ -117,7 +95,7 @@ int distanceOf(const NumaNode& node, const NicPlace& nic) {
 
 }  // namespace
 
-Topology discoverTopology(const fs::path& sysfs) { return {readNodes(sysfs), readInterfaces(sysfs)}; }
+Topology discoverTopology(const fs::path& root) { return {readNodes(root), readInterfaces(root)}; }
 
 Result<std::vector<int>> parseCpuList(std::string_view text) {
     const Status bad(Code::InvalidArgument, "'" + std::string(text.substr(0, 64)) + "' is no list of CPUs");

@@ -289,6 +289,12 @@ TEST_F(Tracker, ARefusedMergedFlightIsTakenApartAndOnlyTheBadTaskFails) {
     EXPECT_EQ(batch(id).transferred_bytes, 200u);
 }
 
+TEST_F(Tracker, ARefusedRangeHasThePeersDescriptorFetchedAnew) {
+    submit({spec(0, 100)});
+    fail(output_.takeFlights()[0], Status(Code::AddressNotRegistered, "not in the descriptor"), false);
+    EXPECT_THAT(output_.suspects, testing::ElementsAre(kPeer));
+}
+
 TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
     joinWorker(1, 0, nicInfo(100, 0, 100));
     auto lost = spec(0, 64);

@@ -4,7 +4,7 @@
 #
 #   devices.sh up                 all of it, VM_RAILS rails
 #   devices.sh link DEVICE down   takes the netdev of a device down
-#   devices.sh link DEVICE up     and up again, with the routes that went with it
+#   devices.sh link DEVICE up     and up again, with the routes that went with it; returns when its port is active
 set -e
 
 netdev() { local name=${1#rxe_}; echo "r${name%?}.${name: -1}"; }
@@ -21,6 +21,17 @@ routes() {
     ip route replace "$(address "$peer")" dev "$(netdev "$device")" table "$(table "$device")"
     ip neigh replace "$(address "$peer")" lladdr "$(<"/sys/class/net/$(netdev "$peer")/address")" \
         dev "$(netdev "$device")" nud permanent
+}
+
+# Waits until a device's port is active.
+active() {
+    local tries
+    for ((tries = 0; tries < 300; ++tries)); do
+        [[ $(<"/sys/class/infiniband/$1/ports/1/state") != *ACTIVE ]] || return 0
+        sleep 0.1
+    done
+    echo "devices.sh: $1 did not become active again" >&2
+    return 1
 }
 
 up() {
@@ -64,6 +75,9 @@ case $1 in
         if [[ $3 == up ]]; then
             routes "$2"
             routes "$(other "$2")"
+            # The two ends of a veth pair are one link: both ports come back, when the kernel gets to it.
+            active "$2"
+            active "$(other "$2")"
         fi
         ;;
     *)

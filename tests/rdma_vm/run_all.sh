@@ -1,7 +1,10 @@
 #!/bin/bash
-# Runs every program named, one after the other; fails when one of them does.
+# Runs every GoogleTest program named, one after the other; fails when one of them does. Suites named *VmLong* are run
+# only where VM_LONG says so (vm.py --long).
+filter=*
+[[ -n $VM_LONG ]] || filter=-*VmLong*
 status=0
 for program in "$@"; do
-    "$program" || status=1
+    "$program" --gtest_filter="$filter" || status=1
 done
 exit $status

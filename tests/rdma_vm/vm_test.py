@@ -37,11 +37,22 @@ class Harness(unittest.TestCase):
         self.assertEqual(ran.returncode, 70)
         self.assertIn("did not end within 30", ran.stderr)
 
-    def test_a_missing_program_is_named(self):
+    def test_a_boot_that_hangs_is_a_failure(self):
+        ran = vm("--boot-timeout", "0.5", "--", "true")
+        self.assertEqual(ran.returncode, 70)
+        self.assertIn("did not boot", ran.stderr)
+
+    def test_however_busy_the_machine_is_there_is_an_end(self):
+        ran = vm("--give-up", "1", "--", "sleep", "1000")
+        self.assertEqual(ran.returncode, 70)
+        self.assertIn("gave up after 1 s", ran.stderr)
+
+    def test_a_missing_program_and_its_package_are_named(self):
         environment = dict(os.environ, PATH="/nowhere")
         ran = subprocess.run([sys.executable, VM, "--", "true"], capture_output=True, text=True, env=environment)
         self.assertEqual(ran.returncode, 69)
-        self.assertIn("qemu-system-x86_64", ran.stderr)
+        self.assertIn("not installed: qemu-system-x86_64", ran.stderr)
+        self.assertRegex(ran.stderr, r"apt-get install .*\bqemu-system-x86\b")
 
 
 if __name__ == "__main__":

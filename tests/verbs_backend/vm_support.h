@@ -3,6 +3,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <utility>
 
 #include "tests/verbs_backend/verbs_pair.h"
 
@@ -41,7 +44,7 @@ struct VmPair {
         ASSERT_TRUE(status.isOk()) << status.toString();
     }
     void open() {
-        const auto opened = a.nics.front()->openPath(b.asPeer());
+        const auto opened = nic().openPath(b.asPeer());
         ASSERT_TRUE(opened.isOk()) << opened.status().toString();
         path = *opened;
     }
@@ -58,7 +61,11 @@ struct VmPair {
         }
         return slices;
     }
-    Nic& nic() { return *a.nics.front(); }
+    Nic& nic() {
+        // A device that was not there has been reported; using it would only hide that.
+        if (a.nics.empty()) throw std::runtime_error("no Nic");
+        return *a.nics.front();
+    }
     void run(const std::vector<WorkRequest>& requests) { testing::run(a, nic(), path, requests); }
 
     VmNode a;
@@ -66,12 +73,51 @@ struct VmPair {
     PathId path = 0;
 };
 
+/// True where tests run their long form (vm.py --long).
+inline bool isLong() {
+    const char* value = std::getenv("VM_LONG");
+    return value != nullptr && *value != '\0';
+}
+
+/// Runs a command of the shell in the guest.
+inline void shell(const std::string& line) { ASSERT_EQ(std::system(line.c_str()), 0) << line; }
+
 /// Runs tests/rdma_vm/devices.sh, as "link rxe_0a down".
 inline void devices(const std::string& arguments) {
     const char* folder = std::getenv("VM_SETUP");
     ASSERT_NE(folder, nullptr) << "not in the VM of tests/rdma_vm";
-    const std::string line = "bash '" + std::string(folder) + "/devices.sh' " + arguments;
-    ASSERT_EQ(std::system(line.c_str()), 0) << line;
+    shell("bash '" + std::string(folder) + "/devices.sh' " + arguments);
 }
+
+/// A link that is down until `up`, or until the test leaves, however it does. Its other end is down with it.
+class LinkDown {
+  public:
+    explicit LinkDown(std::string device) : device_(std::move(device)) { devices("link " + device_ + " down"); }
+    ~LinkDown() { up(); }
+    LinkDown(const LinkDown&) = delete;
+    LinkDown& operator=(const LinkDown&) = delete;
+    void up() {
+        if (!std::exchange(down_, false)) return;
+        devices("link " + device_ + " up");
+    }
+
+  private:
+    std::string device_;
+    bool down_ = true;
+};
+
+/// What netem does to the packets that an interface sends, for as long as this lives.
+class Netem {
+  public:
+    Netem(std::string interface, const std::string& what) : interface_(std::move(interface)) {
+        shell("tc qdisc add dev " + interface_ + " root netem " + what);
+    }
+    ~Netem() { shell("tc qdisc del dev " + interface_ + " root"); }
+    Netem(const Netem&) = delete;
+    Netem& operator=(const Netem&) = delete;
+
+  private:
+    std::string interface_;
+};
 
 }  // namespace troupe::verbs::testing

@@ -1,0 +1,176 @@
+// What becomes of an engine's transfers when links and peers go and come back. Runs in the VM.
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "tests/verbs_backend/vm_engines.h"
+
+namespace troupe {
+namespace {
+
+using namespace test;
+
+/// Two engines of this process with `bytes` each; `a` has the segment of `b` open.
+struct Engines {
+    Engines(const std::string& own, const std::string& others, std::size_t bytes)
+        : local(bytes), remote(bytes), a(startRdma(own)), b(startRdma(others)) {
+        EXPECT_TRUE(a->registerLocalMemory(local.data(), local.size()));
+        EXPECT_TRUE(b->registerLocalMemory(remote.data(), remote.size()));
+        const auto opened = a->openSegment(b->localSegmentName());
+        EXPECT_TRUE(opened) << opened.status().toString();
+        if (opened) segment = *opened;
+    }
+    TransferRequest request(Opcode opcode, std::size_t offset, std::size_t length) {
+        return makeRequest(opcode, segment, local.data() + offset, remote.address(offset), length);
+    }
+    /// All of the memory, in pieces.
+    std::vector<TransferRequest> pieces(Opcode opcode, std::size_t piece) {
+        std::vector<TransferRequest> all;
+        for (std::size_t at = 0; at < local.size(); at += piece) all.push_back(request(opcode, at, piece));
+        return all;
+    }
+    /// The buffer is the caller's: nothing reads or writes it any more.
+    void expectFree() {
+        local.protect(PROT_NONE);
+        local.protect(PROT_READ | PROT_WRITE);
+    }
+
+    Buffer local;
+    Buffer remote;
+    std::unique_ptr<TransferEngine> a;
+    std::unique_ptr<TransferEngine> b;
+    SegmentID segment = kInvalidSegmentID;
+};
+
+bool eventually(const std::function<bool()>& done) {
+    const auto limit = Clock::now() + kPatience;
+    while (!done()) {
+        if (Clock::now() > limit) return false;
+        std::this_thread::sleep_for(1ms);
+    }
+    return true;
+}
+
+TEST(VerbsVmLinks, WithBothLinksDownTasksFailWithTheCauseAndWorkAgainAfterwards) {
+    Engines engines("rxe_0a,rxe_1a", "rxe_0b,rxe_1b", 16u << 20);
+    expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4u << 20)}), 4u << 20);
+    {
+        const auto requests = engines.pieces(Opcode::Write, 2u << 20);
+        BatchHolder batch(*engines.a, requests.size());
+        ASSERT_TRUE(batch.submit(requests));
+        LinkDown first("rxe_0a");
+        LinkDown second("rxe_1a");
+        const auto down = Clock::now();
+        const TransferStatus status = batch.wait();
+        std::printf("terminal %lld ms after both were down: %s\n", millisecondsSince(down),
+                    status.error.toString().c_str());
+        // Unless it was over before.
+        if (status.s != TransferStatusEnum::COMPLETED) {
+            expectFailed(status, Code::ConnectionLost);
+            EXPECT_NE(status.error.message().find("rxe_"), std::string::npos) << status.error.toString();
+        }
+        const TransferStatus next = runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)});
+        expectFailed(next, Code::ConnectionLost);
+        EXPECT_NE(next.error.message().find("rxe_"), std::string::npos) << next.error.toString();
+        engines.expectFree();
+    }
+    engines.local.fillPattern(5);
+    expectCompleted(untilCompleted(*engines.a, engines.request(Opcode::Write, 0, engines.local.size())),
+                    engines.local.size());
+    EXPECT_TRUE(engines.remote.holdsPattern(5));
+}
+
+TEST(VerbsVmLinks, AfterTheOnlyPortWasDownForSecondsTransfersWorkAgain) {
+    Engines engines("rxe_0a", "rxe_0b", 1u << 20);
+    expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)}), 4096);
+    LinkDown down("rxe_0a");
+    const auto since = Clock::now();
+    const TransferStatus during = runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)});
+    expectFailed(during, Code::ConnectionLost);
+    EXPECT_NE(during.error.message().find("down"), std::string::npos) << during.error.toString();
+    std::this_thread::sleep_until(since + (isLong() ? 8s : 1s));
+    down.up();
+    const auto active = Clock::now();
+    engines.local.fillPattern(6);
+    expectCompleted(untilCompleted(*engines.a, engines.request(Opcode::Write, 0, engines.local.size()), 1ms),
+                    engines.local.size());
+    std::printf("transfers work %lld ms after the port was active\n", millisecondsSince(active));
+    EXPECT_TRUE(engines.remote.holdsPattern(6));
+}
+
+TEST(VerbsVmLinks, APeerThatIsStoppedEndsByTheDeadlineAndTheBufferIsFree) {
+    Buffer local(4u << 20);
+    const ServingProcess peer("rxe_0b", local.size());
+    const auto a = startRdma("rxe_0a");
+    ASSERT_TRUE(a->registerLocalMemory(local.data(), local.size()));
+    const auto segment = a->openSegment(peer.segment);
+    ASSERT_TRUE(segment) << segment.status().toString();
+    // Nobody answers connection requests from here on. (Pairs that are up its device goes on serving.)
+    peer.stop();
+    auto request = makeRequest(Opcode::Read, *segment, local.data(), peer.address, local.size());
+    request.deadline = Clock::now() + 1s;
+    const TransferStatus status = runBatch(*a, {request});
+    std::printf("ended %lld ms after its deadline\n", millisecondsSince(request.deadline));
+    EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT) << status.error.toString();
+    EXPECT_TRUE(status.quiesced);
+    local.protect(PROT_NONE);
+    local.protect(PROT_READ | PROT_WRITE);
+    peer.goOn();
+    request.deadline = kForever;
+    expectCompleted(untilCompleted(*a, request), local.size());
+}
+
+std::size_t entriesOf(const char* folder) {
+    DIR* open = ::opendir(folder);
+    std::size_t count = 0;
+    while (open != nullptr && ::readdir(open) != nullptr) ++count;
+    if (open != nullptr) ::closedir(open);
+    return count;
+}
+
+/// Kinds of things that the devices hold, as the kernel counts them.
+std::string heldByDevices() {
+    std::string text;
+    std::FILE* said = ::popen("rdma resource | sed 's/cm_id [0-9]*//'", "r");
+    char line[256];
+    while (said != nullptr && std::fgets(line, sizeof line, said) != nullptr) text += line;
+    if (said != nullptr) ::pclose(said);
+    return text;
+}
+
+TEST(VerbsVmLinks, PeersComeAndGoAndNothingIsLeft) {
+    Buffer local(65536);
+    local.fillPattern(7);
+    const auto a = startRdma("rxe_0a");
+    ASSERT_TRUE(a->registerLocalMemory(local.data(), local.size()));
+    const auto meet = [&](int i) {
+        Buffer remote(65536);
+        auto peer = startRdma("rxe_0b");
+        ASSERT_TRUE(peer->registerLocalMemory(remote.data(), remote.size()));
+        const auto segment = a->openSegment(peer->localSegmentName());
+        ASSERT_TRUE(segment) << segment.status().toString();
+        expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, *segment, local.data(), remote.address(), 65536)}),
+                        65536);
+        EXPECT_TRUE(remote.holdsPattern(7));
+        // It dies before its segment is closed, or after.
+        if (i % 2 == 0) peer.reset();
+        EXPECT_TRUE(a->closeSegment(*segment));
+    };
+    meet(0);
+    meet(1);
+    std::string held;
+    ASSERT_TRUE(eventually([&] { return std::exchange(held, heldByDevices()) == held; }));
+    const std::size_t descriptors = entriesOf("/proc/self/fd");
+    const std::size_t threads = entriesOf("/proc/self/task");
+    const int count = isLong() ? 200 : 6;
+    for (int i = 0; i < count && !testing::Test::HasFailure(); ++i) meet(i);
+    EXPECT_TRUE(eventually([&] { return heldByDevices() == held; })) << heldByDevices() << "where there was\n" << held;
+    EXPECT_TRUE(eventually([&] { return entriesOf("/proc/self/fd") == descriptors; }))
+        << entriesOf("/proc/self/fd") << " descriptors where there were " << descriptors;
+    EXPECT_EQ(entriesOf("/proc/self/task"), threads);
+}
+
+}  // namespace
+}  // namespace troupe
