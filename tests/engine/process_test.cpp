@@ -195,7 +195,9 @@ TEST_F(Process, TheLogSaysNothingOfTheWayToAPeerThatEndedInOrder) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     for (int i = 0; i < 3; ++i) {
         BatchHolder batch(*engine_, 1);
-        if (batch.submit({request(Opcode::Write, 0, 64)})) EXPECT_EQ(batch.wait().s, TransferStatusEnum::FAILED);
+        if (batch.submit({request(Opcode::Write, 0, 64)})) {
+            EXPECT_EQ(batch.wait().s, TransferStatusEnum::FAILED);
+        }
     }
     EXPECT_TRUE(engine_->freeEngine());
     EXPECT_THAT(text.str(), testing::HasSubstr("goes by host"));
