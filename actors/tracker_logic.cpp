@@ -445,8 +445,8 @@ void TrackerLogic::forEachTask(Visit&& visit) const {
 }
 
 void TrackerLogic::cancel(Batch& batch, std::uint32_t index, const Status& cause) {
-    if (batch.task(index).doomed != Code::Ok) return;
     doom(batch, index, cause);
+    // Also of one that has failed in part: what is still out of it may never come back by itself.
     resetPathsOf(batch.task(index), cause);
 }
 
@@ -508,7 +508,7 @@ TimePoint TrackerLogic::endOverdue(Batch& batch, TimePoint now, const Status& ca
     const std::uint32_t count = batch.claimed();
     for (std::uint32_t i = 0; i < count; ++i) {
         const Task& task = batch.task(i);
-        if (!task.tracked || task.doomed != Code::Ok) continue;
+        if (!task.tracked) continue;
         if (task.deadline <= now)
             cancel(batch, i, cause);
         else

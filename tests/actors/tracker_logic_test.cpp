@@ -465,6 +465,23 @@ TEST_F(Tracker, ADeadlineResetsThePathAndEndsTheTaskOnceItsFlightsAreBack) {
     EXPECT_EQ(task(id, 1).s, TransferStatusEnum::COMPLETED);
 }
 
+TEST_F(Tracker, ADeadlineReachesWhatIsOutOfATaskThatHasFailedInPart) {
+    auto large = spec(0, 200);
+    large.deadline = now_ + std::chrono::seconds(1);
+    const BatchID id = submit({large});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 2u);
+    fail(flights[0], Status(Code::AddressNotRegistered, "refused"), false);
+    EXPECT_TRUE(output_.resets.empty()) << "the other one may come by itself";
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING);
+    tracker_.onTimer(large.deadline + std::chrono::milliseconds(1));
+    tracker_.flush();
+    ASSERT_EQ(output_.resets.size(), 1u);
+    fail(flights[1], Status(Code::PathReset, "path reset"), true);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::AddressNotRegistered) << "the first cause";
+}
+
 TEST_F(Tracker, ADeadlineThatHasPassedEndsTheTaskBeforeAnyByteGoesOut) {
     auto late = spec(0, 64);
     late.deadline = now_ - std::chrono::nanoseconds(1);
