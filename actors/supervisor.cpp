@@ -151,24 +151,44 @@ void Supervisor::uninstall(const UninstallTransport& request) {
                  });
 }
 
-void Supervisor::closeToPeers(const std::vector<std::uint32_t>& workers, TimePoint deadline,
-                              std::function<void(const Status&)> closed) {
-    const auto held = std::make_shared<Status>();  ///< The first worker's whose peers did not let go.
+/// Sends each of the workers what `ask` makes of its reply; `answered` hears the first answer that is not Ok, or Ok,
+/// once all have answered. Those that are gone count as answered.
+template <class Ask>
+void Supervisor::askWorkers(const std::vector<std::uint32_t>& workers, Ask&& ask,
+                            std::function<void(const Status&)> answered) {
+    const auto outcome = std::make_shared<Status>();
     const auto left =
-        std::make_shared<Countdown>(1 + workers.size(), [held, done = std::move(closed)] { done(*held); });
+        std::make_shared<Countdown>(1 + workers.size(), [outcome, finish = std::move(answered)] { finish(*outcome); });
     for (const std::uint32_t index : workers) {
         if (index >= workers_.size() || !workers_[index]) {
             left->part();
             continue;
         }
-        send(workers_[index], CloseToPeers{deadline, [left, held, home = &loop()](const Status& status) {
-                                               home->post([left, held, status] {
-                                                   if (*held) *held = status;
-                                                   left->part();
-                                               });
-                                           }});
+        // Workers answer on their own loops; what they say is put together here.
+        send(workers_[index], ask([left, outcome, home = &loop()](const Status& status) {
+                 home->post([left, outcome, status] {
+                     if (*outcome) *outcome = status;
+                     left->part();
+                 });
+             }));
     }
     left->part();
+}
+
+std::vector<std::uint32_t> Supervisor::allWorkers() const {
+    std::vector<std::uint32_t> all(workers_.size());
+    std::iota(all.begin(), all.end(), 0u);
+    return all;
+}
+
+void Supervisor::closeToPeers(const std::vector<std::uint32_t>& workers, TimePoint deadline,
+                              std::function<void(const Status&)> closed) {
+    askWorkers(
+        workers,
+        [deadline](auto reply) {
+            return CloseToPeers{deadline, std::move(reply)};
+        },
+        std::move(closed));
 }
 
 /// Of a transport that is not among the installed ones any more.
@@ -202,16 +222,13 @@ void Supervisor::afterTrackers(std::function<void()> reached) {
 
 /// Calls `reached` once the workers have no flights any more, or after the bound that unregistering has, too.
 void Supervisor::afterFlights(const std::vector<std::uint32_t>& workers, std::function<void()> reached) {
-    const auto left = std::make_shared<Countdown>(1 + workers.size(), std::move(reached));
     const TimePoint deadline = saturatedAdd(loop().now(), plan_.settings->unregister_timeout);
-    for (const std::uint32_t index : workers) {
-        if (index >= workers_.size() || !workers_[index]) {
-            left->part();
-            continue;
-        }
-        send(workers_[index], AwaitFlights{deadline, [left, home = &loop()] { home->post([left] { left->part(); }); }});
-    }
-    left->part();
+    askWorkers(
+        workers,
+        [deadline](auto reply) {
+            return AwaitFlights{deadline, [reply] { reply(Status::ok()); }};
+        },
+        [reached = std::move(reached)](const Status&) { reached(); });
 }
 
 void Supervisor::endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone) {
@@ -263,27 +280,17 @@ void Supervisor::quiesce(const QuiesceRange& request) {
 }
 
 void Supervisor::quiescePeers(const QuiesceRange& request) {
-    const auto held = std::make_shared<Status>();  ///< The first worker's that could not let go.
-    const auto left = std::make_shared<Countdown>(1 + workers_.size(), [reply = request.reply, held] {
-        if (*held)
-            reply(std::vector<BatchID>());
-        else
-            reply(askAgain(*held));
-    });
-    for (const caf::actor& worker : workers_) {
-        if (!worker) {
-            left->part();
-            continue;
-        }
-        send(worker,
-             AwaitPeersIdle{request.range, request.deadline, [left, held, home = &loop()](const Status& status) {
-                                home->post([left, held, status] {
-                                    if (*held) *held = status;
-                                    left->part();
-                                });
-                            }});
-    }
-    left->part();
+    askWorkers(
+        allWorkers(),
+        [&](auto reply) {
+            return AwaitPeersIdle{request.range, request.deadline, std::move(reply)};
+        },
+        [reply = request.reply](const Status& held) {
+            if (held)
+                reply(std::vector<BatchID>());
+            else
+                reply(askAgain(held));
+        });
 }
 
 // --- the end -----------------------------------------------------------------------------------------------------
@@ -315,9 +322,7 @@ void Supervisor::releasePeers() {
                        "registered memory is not known");
         endActors();
     });
-    std::vector<std::uint32_t> all(workers_.size());
-    std::iota(all.begin(), all.end(), 0u);
-    closeToPeers(all, deadline, [this, self = caf::strong_actor_ptr(ctrl())](const Status& held) {
+    closeToPeers(allWorkers(), deadline, [this, self = caf::strong_actor_ptr(ctrl())](const Status& held) {
         if (actors_told_) return;
         held_ = held;
         endActors();
@@ -356,10 +361,8 @@ void Supervisor::ended(const caf::down_msg& down) {
 }
 
 void Supervisor::endDataPlane(const Status& cause) {
-    std::vector<std::uint32_t> all(workers_.size());
-    std::iota(all.begin(), all.end(), 0u);
     const caf::strong_actor_ptr self(ctrl());
-    endWorkers(all, [this, self, cause] {
+    endWorkers(allWorkers(), [this, self, cause] {
         // A tracker ends what it still reaches; what a defect left is ended when no tracker can meet it any more.
         const auto left = std::make_shared<Countdown>(1 + trackers_.size(), [this, self, cause] {
             if (plan_.on_data_plane_gone) plan_.on_data_plane_gone(cause);

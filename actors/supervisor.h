@@ -61,6 +61,9 @@ class Supervisor final : public HostedActor {
     /// Lets no peer in at these workers any more, and hands `closed` Ok or who still holds something at the deadline.
     void closeToPeers(const std::vector<std::uint32_t>& workers, TimePoint deadline,
                       std::function<void(const Status&)> closed);
+    template <class Ask>
+    void askWorkers(const std::vector<std::uint32_t>& workers, Ask&& ask, std::function<void(const Status&)> answered);
+    std::vector<std::uint32_t> allWorkers() const;
     void afterFlights(const std::vector<std::uint32_t>& workers, std::function<void()> reached);
     void endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone);
     void afterDirectory(std::function<void(Status)> reached);
