@@ -166,6 +166,10 @@ void Lane::failAll(const Status& cause, bool retryable, std::uint64_t culprit, s
 
 void Lane::giveBack(std::vector<Failure>& failed) {
     for (Failure& failure : unfenced_) failure.fenced = true;
+    handOver(failed);
+}
+
+void Lane::handOver(std::vector<Failure>& failed) {
     failed.insert(failed.end(), std::make_move_iterator(unfenced_.begin()), std::make_move_iterator(unfenced_.end()));
     unfenced_.clear();
     fence_until_ = kForever;
@@ -177,10 +181,8 @@ void Lane::giveUpFencing(std::vector<Failure>& failed) {
             Status(failure.cause.code(), failure.cause.message() + "; what was sent of it may still arrive there");
         // This lane's next connection ends the last one before anything else is sent; that of another lane does not.
         failure.retryable = failure.retryable && path_.lanes == 1;
-        failed.push_back(std::move(failure));
     }
-    unfenced_.clear();
-    fence_until_ = kForever;
+    handOver(failed);
 }
 
 std::string Lane::where() const {

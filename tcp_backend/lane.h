@@ -106,6 +106,7 @@ class Lane : public Link {
     void giveBack(std::vector<Failure>& failed);
     /// The target does not answer: gives it back unfenced.
     void giveUpFencing(std::vector<Failure>& failed);
+    void handOver(std::vector<Failure>& failed);
     void readReply(TimePoint now, std::vector<Failure>& failed);
     Status greet();
     void fill(Gather& gather);
