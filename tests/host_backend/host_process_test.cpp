@@ -178,6 +178,15 @@ std::string routeOf(const std::vector<std::string>& limits) {
     return peer.ask("explain");
 }
 
+/// What `initiator` says of its way to `owner`, after it copied by it.
+std::string routeBetween(HostPeer& initiator, HostPeer& owner) {
+    EXPECT_EQ(initiator.ask("open " + owner.segment()), "OK");
+    EXPECT_EQ(initiator.ask("fill 6"), "OK");
+    EXPECT_EQ(initiator.transfer("write", owner.address(), kBytes), "COMPLETED");
+    EXPECT_EQ(owner.ask("check 6"), "OK");
+    return initiator.ask("explain");
+}
+
 class HostFallback : public testing::Test {
   protected:
     void SetUp() override {
@@ -195,11 +204,7 @@ TEST_F(HostFallback, TwoUsersWithoutANumberInTheirUserNamespacesAreNotTakenForOn
     // To each the other looks like kernel.overflowuid, and so does it to itself.
     HostPeer owner(true, {"uid=12345", "newuser"});
     HostPeer initiator(true, {"uid=12346", "newuser"});
-    EXPECT_EQ(initiator.ask("open " + owner.segment()), "OK");
-    EXPECT_EQ(initiator.ask("fill 6"), "OK");
-    EXPECT_EQ(initiator.transfer("write", owner.address(), kBytes), "COMPLETED");
-    EXPECT_EQ(owner.ask("check 6"), "OK");
-    const std::string route = initiator.ask("explain");
+    const std::string route = routeBetween(initiator, owner);
     EXPECT_THAT(route, StartsWith("tcp by tcp0; not host: "));
     EXPECT_THAT(route, HasSubstr("who the users are cannot be told"));
 }
@@ -213,11 +218,7 @@ TEST_F(HostFallback, AProcessThatMayNotBeLookedIntoGoesByTcp) {
     // Two processes of one user who is not root, one of which is not dumpable: a ptrace check that fails.
     HostPeer owner(false, {kUser, "undumpable"});
     HostPeer initiator(false, {kUser});
-    EXPECT_EQ(initiator.ask("open " + owner.segment()), "OK");
-    EXPECT_EQ(initiator.ask("fill 6"), "OK");
-    EXPECT_EQ(initiator.transfer("write", owner.address(), kBytes), "COMPLETED");
-    EXPECT_EQ(owner.ask("check 6"), "OK");
-    const std::string route = initiator.ask("explain");
+    const std::string route = routeBetween(initiator, owner);
     EXPECT_THAT(route, StartsWith("tcp by tcp0; not host: process_vm_readv of process "));
     EXPECT_THAT(route, HasSubstr("Operation not permitted"));
     // The other way round nothing stands in the way.
