@@ -38,6 +38,17 @@ struct Task {
     TransferStatusEnum status(std::memory_order order) const {
         return static_cast<TransferStatusEnum>(state.load(order));
     }
+
+    /// The submitting thread, once the request is filled in: nothing is left of what the slot held before.
+    void begin() {
+        in_flight = 0;
+        workers = 0;
+        confirmed = 0;
+        doomed = Code::Ok;
+        quiesced = true;
+        transferred.store(0, std::memory_order_relaxed);
+        state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING), std::memory_order_release);
+    }
 };
 
 struct Run;

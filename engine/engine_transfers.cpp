@@ -64,13 +64,7 @@ void fillTask(Task& task, const TransferRequest& request, const Config& settings
     task.opcode = request.opcode;
     const auto retries = std::max<std::int64_t>(request.advise_retry_cnt, settings.retry_count);
     task.retries_left = static_cast<std::uint16_t>(std::min<std::int64_t>(retries, UINT16_MAX));
-    task.in_flight = 0;
-    task.workers = 0;
-    task.confirmed = 0;
-    task.doomed = Code::Ok;
-    task.quiesced = true;
-    task.transferred.store(0, std::memory_order_relaxed);
-    task.state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING), std::memory_order_release);
+    task.begin();
 }
 
 }  // namespace

@@ -196,13 +196,7 @@ bool Workload::submit(OpenBatch& into, int target, SegmentID segment, unsigned c
         task.deadline = now + within;
         task.opcode = opcode;
         task.retries_left = static_cast<std::uint16_t>(world_.random().below(4));
-        task.in_flight = 0;
-        task.workers = 0;
-        task.confirmed = 0;
-        task.doomed = Code::Ok;
-        task.quiesced = true;
-        task.transferred.store(0);
-        task.state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING));
+        task.begin();
         into.tasks.push_back(&site_.ledger->add(std::move(record)));
         world_.say("{} submits {}", process_.seat.label, describe(*into.tasks.back()));
     }

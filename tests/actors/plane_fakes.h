@@ -114,13 +114,7 @@ inline SubmitTasks addTasks(const BatchTable& table, BatchID id, const std::vect
         task.opcode = spec.opcode;
         task.retries_left = spec.retries;
         EXPECT_FALSE(task.tracked);
-        task.in_flight = 0;
-        task.workers = 0;
-        task.confirmed = 0;
-        task.doomed = Code::Ok;
-        task.quiesced = true;
-        task.transferred.store(0);
-        task.state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING));
+        task.begin();
     }
     return SubmitTasks{&*batch, static_cast<std::uint32_t>(first), count, regions_version};
 }
