@@ -1,5 +1,6 @@
 #include "actors/control_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <caf/behavior.hpp>
@@ -72,12 +73,17 @@ void ControlServer::acceptAll() {
             }
             return;
         }
-        if (clients_.size() >= settings_.max_control_connections) {
+        const auto endpoint = Endpoint::parse(accepted->peer);
+        const std::string host = endpoint ? endpoint->host : accepted->peer;
+        if (!makeRoom(host)) {
             log_->warn("control port: refused {}: {} connections are open (max_control_connections)", accepted->peer,
                        clients_.size());
             continue;
         }
         auto client = std::make_shared<Client>();
+        client->host = host;
+        client->frames_left = settings_.peer_control_frames_per_second;
+        client->counted_at = loop().now();
         ControlChannelOptions options;
         options.peer = accepted->peer;
         options.handshake_timeout = settings_.handshake_timeout;
@@ -93,11 +99,59 @@ void ControlServer::acceptAll() {
             log_->debug("control connection from {} ended: {}", self->channel->peer(), why.toString());
             remove(self);
         };
+        client->greeter = std::make_unique<ControlResponder>(identity_.auth, identity_.incarnation);
         client->channel = std::make_unique<ControlChannel>(loop(), std::move(accepted->stream), std::move(options),
                                                            std::move(handlers));
         clients_.push_back(std::move(client));
     }
     if (silence_timer_ == 0 && !clients_.empty()) dropSilent();
+}
+
+/// For one more of that address. Those that have not greeted yet give way, the oldest first: they are silent, or about
+/// to be told apart from those who are. False: all connections there may be are those of peers.
+bool ControlServer::makeRoom(const std::string& host) {
+    ClientPtr oldest;
+    ClientPtr oldest_of_host;
+    std::size_t greetings = 0;
+    for (const ClientPtr& client : clients_) {
+        if (client->greeted) continue;
+        if (!oldest) oldest = client;
+        if (client->host != host) continue;
+        if (!oldest_of_host) oldest_of_host = client;
+        ++greetings;
+    }
+    if (greetings >= settings_.peer_greetings) {
+        turnAway(oldest_of_host, Status(Code::CapacityExceeded, std::to_string(greetings) + " connections of " + host +
+                                                                    " wait to greet (peer.greetings)"));
+    } else if (clients_.size() >= settings_.max_control_connections) {
+        if (!oldest) return false;
+        turnAway(
+            oldest_of_host ? oldest_of_host : oldest,
+            Status(Code::CapacityExceeded, std::to_string(clients_.size()) +
+                                               " connections are open (max_control_connections), and others wait"));
+    }
+    return true;
+}
+
+/// At once: whoever is turned away must not stay for the time of a farewell.
+void ControlServer::turnAway(const ClientPtr& client, const Status& why) {
+    refusals_.say(log_, loop().now(),
+                  "control connection from " + client->channel->peer() + " ended: " + why.message());
+    static_cast<void>(client->channel->send(ErrorReply::from(why).encode()));
+    client->channel->close(why);
+    remove(client);
+}
+
+/// CapacityExceeded when it sends more than it may.
+Status ControlServer::countFrame(Client& client) {
+    const TimePoint now = loop().now();
+    const double rate = settings_.peer_control_frames_per_second;
+    const double passed = std::chrono::duration<double>(now - client.counted_at).count();
+    client.counted_at = now;
+    client.frames_left = std::min(rate, client.frames_left + passed * rate) - 1;
+    if (client.frames_left >= 0) return Status::ok();
+    return {Code::CapacityExceeded, "more than " + std::to_string(settings_.peer_control_frames_per_second) +
+                                        " frames in a second (peer.control_frames_per_second)"};
 }
 
 void ControlServer::remove(const ClientPtr& client) { clients_.remove(client); }
@@ -113,8 +167,14 @@ void ControlServer::dropSilent() {
 }
 
 void ControlServer::refuse(Client& client, const Status& why) {
-    log_->info("control connection from {} refused: {}", client.channel->peer(), why.toString());
-    if (client.channel->send(ErrorReply::from(why).encode())) client.channel->finish(why);
+    const std::string text = "control connection from " + client.channel->peer() + " refused: " + why.toString();
+    if (why.code() == Code::AccessDenied || why.code() == Code::CapacityExceeded)
+        refusals_.say(log_, loop().now(), text);
+    else
+        log_->info("{}", text);
+    std::string error = ErrorReply::from(why).encode();
+    if (client.greeter) error = client.greeter->seal(std::move(error));
+    if (client.channel->send(std::move(error))) client.channel->finish(why);
 }
 
 void ControlServer::onFrame(const ClientPtr& client, const ControlFrame& frame) {
@@ -123,6 +183,7 @@ void ControlServer::onFrame(const ClientPtr& client, const ControlFrame& frame) 
         if (!greeted) refuse(*client, greeted);
         return;
     }
+    if (const Status counted = countFrame(*client); !counted) return refuse(*client, counted);
     // A client that asks and does not read must not pile up answers.
     if (client->channel->queuedBytes() > kSmallFramesRoom + client->descriptor_bytes)
         return client->channel->close(Status(Code::CapacityExceeded, "the peer asks faster than it reads"));
@@ -140,16 +201,27 @@ void ControlServer::onFrame(const ClientPtr& client, const ControlFrame& frame) 
 }
 
 Status ControlServer::greet(Client& client, const ControlFrame& frame) {
-    const auto hello = Hello::decode(frame);
-    if (!hello) return hello.status();
-    if (!hello->expect.isNull() && hello->expect != identity_.incarnation)
-        return Status(Code::StaleIncarnation, "incarnation " + hello->expect.toString() +
+    auto progress = client.greeter->onFrame(frame);
+    if (!progress) return progress.status();
+    if (!progress->send.empty()) return client.channel->send(std::move(progress->send));
+    if (!progress->done) return Status::ok();
+    const Hello& hello = client.greeter->hello();
+    if (!hello.expect.isNull() && hello.expect != identity_.incarnation)
+        return Status(Code::StaleIncarnation, "incarnation " + hello.expect.toString() +
                                                   " does not live here any more; this is " +
                                                   identity_.incarnation.toString());
+    const auto of_peer = std::count_if(clients_.begin(), clients_.end(), [&](const ClientPtr& other) {
+        return other->greeted && other->channel->isOpen() && other->peer == hello.incarnation;
+    });
+    if (static_cast<std::size_t>(of_peer) >= settings_.peer_control_connections)
+        return Status(Code::CapacityExceeded, "the peer has " + std::to_string(of_peer) +
+                                                  " control connections already (peer.control_connections)");
+    client.peer = hello.incarnation;
     client.greeted = true;
     client.channel->handshakeDone();
     // The version travels with the descriptor; a peer that has one asks with it.
-    return client.channel->send(HelloAck{identity_.incarnation, identity_.name, 0}.encode());
+    const auto greeter = std::move(client.greeter);
+    return client.channel->send(greeter->seal(HelloAck{identity_.incarnation, identity_.name, 0}.encode()));
 }
 
 void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame) {

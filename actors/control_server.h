@@ -9,6 +9,8 @@
 #include "base/incarnation.h"
 #include "base/stream.h"
 #include "control/control_channel.h"
+#include "control/control_handshake.h"
+#include "security/refusal_log.h"
 
 namespace troupe {
 
@@ -17,7 +19,8 @@ class ControlServer final : public HostedActor {
   public:
     struct Identity {
         Incarnation incarnation;
-        std::string name;  ///< Of the local segment.
+        std::string name;                                   ///< Of the local segment.
+        std::shared_ptr<const ClusterAuth> auth = nullptr;  ///< May be null.
     };
 
     /// `listener` is the Supervisor's, too: a restarted server goes on listening on the same port.
@@ -33,7 +36,12 @@ class ControlServer final : public HostedActor {
   private:
     struct Client {
         std::unique_ptr<ControlChannel> channel;
+        std::unique_ptr<ControlResponder> greeter;  ///< Until it has greeted.
         bool greeted = false;
+        std::string host;        ///< The peer's address, without the port.
+        Incarnation peer;        ///< Once it has greeted.
+        double frames_left = 0;  ///< That it may send at once, as of `counted_at`.
+        TimePoint counted_at{};
         std::uint64_t descriptor_bytes = 0;  ///< Of the last descriptor sent: what its queue may hold.
         bool describing = false;             ///< A descriptor is on its way; one at a time bounds the queue.
     };
@@ -42,6 +50,9 @@ class ControlServer final : public HostedActor {
     void acceptAll();
     void onFrame(const ClientPtr& client, const ControlFrame& frame);
     Status greet(Client& client, const ControlFrame& frame);
+    bool makeRoom(const std::string& host);
+    void turnAway(const ClientPtr& client, const Status& why);
+    Status countFrame(Client& client);
     void describe(const ClientPtr& client, const ControlFrame& frame);
     void refuse(Client& client, const Status& why);
     void remove(const ClientPtr& client);
@@ -55,6 +66,7 @@ class ControlServer final : public HostedActor {
     Reactor::TimerId silence_timer_ = 0;
     Reactor::TimerId accept_timer_ = 0;
     TimePoint next_accept_complaint_{};  ///< Not before.
+    RefusalLog refusals_;
 };
 
 }  // namespace troupe

@@ -18,14 +18,16 @@ Duration pauseAfter(std::size_t regions) {
 }  // namespace
 
 LocalPublisher::LocalPublisher(Reactor& reactor, MetadataStore& store, const Config& settings, Logger log,
-                               std::string name, const Incarnation& own, std::function<const SegmentDesc&()> describe)
+                               std::string name, const Incarnation& own, std::function<const SegmentDesc&()> describe,
+                               std::shared_ptr<const ClusterAuth> auth)
     : reactor_(reactor),
       store_(store),
       settings_(settings),
       log_(std::move(log)),
       name_(std::move(name)),
       own_(own),
-      describe_(std::move(describe)) {}
+      describe_(std::move(describe)),
+      auth_(std::move(auth)) {}
 
 LocalPublisher::~LocalPublisher() { reactor_.cancelTimer(timer_); }
 
@@ -108,6 +110,7 @@ void LocalPublisher::challengeHolder(const Status& refusal, const SegmentDesc& h
     question.boot_id = holder.boot_id;
     question.asking = own_;
     question.timeout = settings_.connect_timeout;
+    question.auth = auth_;
     probe_ = std::make_unique<IncarnationProbe>(
         reactor_, std::move(question),
         [this, refusal, who = holder.incarnation](IncarnationProbe::Verdict verdict, const std::string& why) {

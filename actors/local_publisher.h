@@ -36,9 +36,10 @@ class LocalPublisher {
     static constexpr std::uint64_t kBytesPerRegion = 128;
     static constexpr std::uint64_t kBytesPerRecord = 1024;
 
-    /// `describe` gives the descriptor as of now.
+    /// `describe` gives the descriptor as of now. `auth` may be null.
     LocalPublisher(Reactor& reactor, MetadataStore& store, const Config& settings, Logger log, std::string name,
-                   const Incarnation& own, std::function<const SegmentDesc&()> describe);
+                   const Incarnation& own, std::function<const SegmentDesc&()> describe,
+                   std::shared_ptr<const ClusterAuth> auth = nullptr);
     ~LocalPublisher();
     LocalPublisher(const LocalPublisher&) = delete;
     LocalPublisher& operator=(const LocalPublisher&) = delete;
@@ -65,6 +66,7 @@ class LocalPublisher {
     const std::string name_;
     const Incarnation own_;
     const std::function<const SegmentDesc&()> describe_;
+    const std::shared_ptr<const ClusterAuth> auth_;
 
     bool wanted_ = false;         ///< Something changed since the last record began.
     bool running_ = false;        ///< A record is being written.

@@ -98,13 +98,14 @@ void PeerMonitor::connectTo(const std::string& host) {
     options.max_descriptor_bytes = settings_.max_descriptor_bytes;
     ControlChannelHandlers handlers;
     greeting_ = false;
+    Hello hello;
+    hello.incarnation = target_.own;
+    hello.name = target_.own_name;
+    hello.expect = target_.expect;
+    greeter_ = std::make_unique<ControlInitiator>(target_.auth, std::move(hello));
     handlers.onConnected = [this] {
         greeting_ = true;
-        Hello hello;
-        hello.incarnation = target_.own;
-        hello.name = target_.own_name;
-        hello.expect = target_.expect;
-        static_cast<void>(channel_->send(hello.encode()));
+        static_cast<void>(channel_->send(greeter_->hello()));
     };
     handlers.onFrame = [this](ControlFrame frame) {
         if (frame.type == ControlType::Descriptor)
@@ -118,13 +119,16 @@ void PeerMonitor::connectTo(const std::string& host) {
 
 void PeerMonitor::onFrame(const ControlFrame& frame) {
     switch (frame.type) {
-        case ControlType::HelloAck: return onHelloAck(frame);
+        case ControlType::HelloAck:
+        case ControlType::Challenge:
+        case ControlType::KeyProof: return onGreeting(frame);
         case ControlType::Pong: {
             const auto pong = Pong::decode(frame);
             if (!pong) return channel_->close(pong.status());
             return answerPing(pong->seq, Status::ok());
         }
         case ControlType::Error: {
+            if (greeting_) return onGreeting(frame);
             const auto error = ErrorReply::decode(frame);
             return channel_->close(error ? error->toStatus(channel_->peer()) : error.status());
         }
@@ -135,16 +139,24 @@ void PeerMonitor::onFrame(const ControlFrame& frame) {
     }
 }
 
-void PeerMonitor::onHelloAck(const ControlFrame& frame) {
-    const auto ack = HelloAck::decode(frame);
-    if (!ack) return channel_->close(ack.status());
-    if (!target_.expect.isNull() && ack->incarnation != target_.expect)
+void PeerMonitor::onGreeting(const ControlFrame& frame) {
+    if (!greeting_)
+        return channel_->close(
+            Status(Code::ProtocolError, channel_->peer() + " greeted twice: " + controlTypeName(frame.type)));
+    auto progress = greeter_->onFrame(frame);
+    if (!progress) return channel_->close(progress.status().withContext(channel_->peer()));
+    if (!progress->send.empty()) static_cast<void>(channel_->send(std::move(progress->send)));
+    if (progress->ack) onHelloAck(*progress->ack);
+}
+
+void PeerMonitor::onHelloAck(const HelloAck& ack) {
+    if (!target_.expect.isNull() && ack.incarnation != target_.expect)
         return channel_->close(Status(Code::StaleIncarnation, channel_->peer() + " is now incarnation " +
-                                                                  ack->incarnation.toString() + ", not " +
+                                                                  ack.incarnation.toString() + ", not " +
                                                                   target_.expect.toString()));
-    if (ack->incarnation != answering_) desc_ = nullptr;
-    answering_ = ack->incarnation;
-    peer_name_ = ack->name;
+    if (ack.incarnation != answering_) desc_ = nullptr;
+    answering_ = ack.incarnation;
+    peer_name_ = ack.name;
     failures_ = 0;
     greeting_ = false;
     state_ = PeerState::Up;

@@ -10,6 +10,7 @@
 #include "base/endpoint.h"
 #include "base/resolver.h"
 #include "control/control_channel.h"
+#include "control/control_handshake.h"
 #include "control/control_messages.h"
 #include "messages/control_plane.h"
 
@@ -28,6 +29,7 @@ class PeerMonitor final : public HostedActor {
         Incarnation expect;       ///< Null: whoever answers (p2p).
         std::string own_name;     ///< Of the local segment, for the Hello.
         Incarnation own;
+        std::shared_ptr<const ClusterAuth> auth = nullptr;  ///< May be null.
     };
 
     PeerMonitor(caf::actor_config& config, Loop& loop, Target target, const Config& settings, caf::actor directory,
@@ -49,7 +51,8 @@ class PeerMonitor final : public HostedActor {
     void connect();
     void connectTo(const std::string& host);
     void onFrame(const ControlFrame& frame);
-    void onHelloAck(const ControlFrame& frame);
+    void onGreeting(const ControlFrame& frame);
+    void onHelloAck(const HelloAck& ack);
     void onDescriptor(ControlFrame frame);
     void requestDescriptor();
     void trouble(const Status& why);
@@ -66,7 +69,8 @@ class PeerMonitor final : public HostedActor {
     caf::actor directory_;
     Resolver resolver_;
     std::unique_ptr<ControlChannel> channel_;
-    std::string host_;  ///< Numeric, of the current connection.
+    std::unique_ptr<ControlInitiator> greeter_;  ///< Of the current connection.
+    std::string host_;                           ///< Numeric, of the current connection.
     PeerState state_ = PeerState::Unknown;
     Incarnation answering_;  ///< Who answered the last handshake.
     std::string peer_name_;

@@ -160,6 +160,7 @@ void SegmentDirectory::startMonitor(Entry& entry, const Endpoint& control) {
     target.expect = entry.expect;
     target.own_name = local_.name;
     target.own = local_.incarnation;
+    target.auth = local_.auth;
     entry.state = PeerState::Connecting;
     entry.monitor = spawnHosted<PeerMonitor>(loop(), std::move(target), std::cref(settings_), caf::actor(this), log_);
     monitor(entry.monitor);

@@ -17,6 +17,7 @@
 #include "messages/control_plane.h"
 #include "messages/data_plane.h"
 #include "metadata/metadata_store.h"
+#include "security/cluster_auth.h"
 #include "transports/registration_table.h"
 
 namespace troupe {
@@ -32,6 +33,7 @@ class SegmentDirectory final : public HostedActor {
         std::string boot_id;
         Endpoint control;  ///< Advertised, numeric host.
         PriorityMatrix matrix;
+        std::shared_ptr<const ClusterAuth> auth;  ///< Null: no key.
     };
 
     /// `store` is null with p2p: a segment's name is then its control endpoint.

@@ -25,8 +25,9 @@ constexpr auto kWithdrawBound = std::chrono::milliseconds(500);
 }  // namespace
 
 void SegmentDirectory::beginWithStore() {
-    publisher_ = std::make_unique<LocalPublisher>(loop(), *store_, settings_, log_, local_.name, local_.incarnation,
-                                                  [this]() -> const SegmentDesc& { return localDesc(); });
+    publisher_ = std::make_unique<LocalPublisher>(
+        loop(), *store_, settings_, log_, local_.name, local_.incarnation,
+        [this]() -> const SegmentDesc& { return localDesc(); }, local_.auth);
     store_->watch([this](const SegmentEvent& event) { storeChanged(event); });
 }
 

@@ -89,7 +89,7 @@ void Supervisor::on_exit() {
 
 void Supervisor::startControlServer() {
     restart_timer_ = 0;
-    ControlServer::Identity identity{plan_.local.incarnation, plan_.local.name};
+    ControlServer::Identity identity{plan_.local.incarnation, plan_.local.name, plan_.local.auth};
     control_server_ = spawnHosted<ControlServer>(loop(), plan_.listener, std::move(identity),
                                                  std::cref(*plan_.settings), directory_, log_);
     monitor(control_server_);

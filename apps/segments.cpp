@@ -45,7 +45,8 @@ struct SegmentsOptions {
 };
 
 struct Shown {
-    std::string name, incarnation, error;
+    std::string name, incarnation, error, signature;
+    const char* trouble = "unreadable";  ///< What kind of error.
     std::uint64_t version = 0, regions = 0, bytes = 0, record_bytes = 0;
     std::string control;
     std::vector<std::string> transports;
@@ -59,13 +60,17 @@ std::optional<double> ageOf(const std::string& timestamp) {
     return std::max(0.0, std::difftime(std::time(nullptr), ::timegm(&broken)));
 }
 
+const char* troubleOf(const Status& status) { return status.code() == Code::AccessDenied ? "refused" : "unreadable"; }
+
 Shown show(const StoredSegment& stored) {
     Shown shown;
     shown.name = stored.name;
     shown.record_bytes = stored.bytes;
+    shown.signature = stored.signature;
     if (stored.lease) shown.lease = std::chrono::duration<double>(*stored.lease).count();
     if (!stored.desc) {
         shown.error = stored.desc.status().message();
+        shown.trouble = troubleOf(stored.desc.status());
         return shown;
     }
     const SegmentDesc& desc = *stored.desc;
@@ -84,7 +89,10 @@ Shown show(const StoredSegment& stored) {
 }
 
 nlohmann::json toJson(const Shown& shown) {
-    nlohmann::json json = {{"name", shown.name}, {"record_bytes", shown.record_bytes}, {"lease_seconds", nullptr}};
+    nlohmann::json json = {{"name", shown.name},
+                           {"record_bytes", shown.record_bytes},
+                           {"lease_seconds", nullptr},
+                           {"signature", shown.signature}};
     if (shown.lease) json["lease_seconds"] = *shown.lease;
     if (!shown.error.empty()) {
         json["error"] = shown.error;
@@ -116,18 +124,25 @@ std::string secondsOr(const std::optional<double>& seconds, const char* none) {
     return seconds ? fmt::format("{:.0f} s", *seconds) : none;
 }
 
+/// Of the signature: "no" is no error where there is no cluster key.
+std::string signedWord(const Shown& shown) {
+    if (shown.signature == "good") return "yes";
+    if (shown.signature == "none") return "no";
+    return shown.signature.empty() ? "-" : shown.signature;
+}
+
 Table tableOf(const std::vector<Shown>& all) {
-    Table table({"name", "incarnation", "age", "lease", "transports", "regions", "bytes", "control"});
+    Table table({"name", "incarnation", "age", "lease", "transports", "regions", "bytes", "signed", "control"});
     table.alignLeft();
     for (const Shown& each : all) {
         if (!each.error.empty())
-            table.add({printable(each.name), "-", "-", secondsOr(each.lease, "none"), "-", "-", "-",
-                       "unreadable: " + printable(each.error)});
+            table.add({printable(each.name), "-", "-", secondsOr(each.lease, "none"), "-", "-", "-", signedWord(each),
+                       std::string(each.trouble) + ": " + printable(each.error)});
         else
             table.add({printable(each.name), each.incarnation.empty() ? "-" : each.incarnation,
                        secondsOr(each.age, "-"), secondsOr(each.lease, "none"),
                        printable(fmt::format("{}", fmt::join(each.transports, " "))), std::to_string(each.regions),
-                       formatBytes(each.bytes), printable(each.control)});
+                       formatBytes(each.bytes), signedWord(each), printable(each.control)});
     }
     return table;
 }
@@ -188,7 +203,7 @@ class Follower {
             line["event"] = what;
             fmt::print(out_, "{}\n", dump(line, -1));
         } else if (!shown.error.empty()) {
-            fmt::print(out_, "{:<9} {}  unreadable: {}\n", what, printable(shown.name), printable(shown.error));
+            fmt::print(out_, "{:<9} {}  {}: {}\n", what, printable(shown.name), shown.trouble, printable(shown.error));
         } else {
             fmt::print(out_, "{:<9} {}  incarnation {}  version {}  {}, {}  {}\n", what, printable(shown.name),
                        shown.incarnation, shown.version, counted(shown.regions, "region"), formatBytes(shown.bytes),
@@ -326,7 +341,7 @@ Status prune(StoreSession& session, const Config& config, bool json, Console& co
     PruneReport report(json, console.out);
     for (const StoredSegment& each : *stored) {
         if (!each.desc) {
-            report.kept(each.name, "unreadable: " + each.desc.status().message());
+            report.kept(each.name, std::string(troubleOf(each.desc.status())) + ": " + each.desc.status().message());
         } else if (each.desc->name == each.name && !each.desc->incarnation.isNull()) {
             asked.push_back(&*each.desc);
             records.push_back(&each);

@@ -40,6 +40,21 @@ struct Config {
     std::uint32_t max_control_connections = 1024;        ///< Accepted control connections at once.
     std::chrono::seconds lease_ttl{30};                  ///< Life of a record in a metadata store without renewal.
 
+    // --- auth (docs/security.md) ---------------------------------------------------------------------------------
+    std::string auth_key;              ///< The cluster key, by which this engine proves that it belongs; empty: none.
+    std::string auth_key_file;         ///< Its first line, where auth_key is empty.
+    std::string auth_accept_key;       ///< A second key that is accepted, while a cluster changes its key.
+    std::string auth_accept_key_file;  ///< Its first line, where auth_accept_key is empty.
+
+    // --- limits of one peer, so that it cannot take what others need ----------------------------------------------
+    std::uint32_t peer_greetings = 64;                     ///< Connections of one address yet to greet, per port.
+    std::uint32_t peer_control_connections = 16;           ///< Accepted control connections of one engine.
+    std::uint32_t peer_control_frames_per_second = 50000;  ///< Frames on one control connection, on average.
+    std::uint32_t peer_tcp_connections = 512;              ///< Accepted data connections of one engine, per loop.
+    std::uint64_t peer_tcp_bytes = 4ull << 30;             ///< Asked for by READs and not sent, engine and loop.
+    std::uint32_t peer_host_connections = 128;             ///< Accepted host connections of one process.
+    std::uint32_t peer_rdma_connections = 512;             ///< Accepted queue pairs of one engine.
+
     // --- redis -------------------------------------------------------------------------------------------------
     std::chrono::milliseconds redis_connect_timeout{1000};     ///< From the first packet to a server that answers.
     std::chrono::milliseconds redis_command_timeout{2000};     ///< A command's answer; silence that ends a connection.

@@ -131,6 +131,22 @@ std::string SocketAddress::host() const {
     return text;
 }
 
+bool SocketAddress::isLoopback() const {
+    if (family() == AF_INET)
+        return (ntohl(reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr) >> 24) == 127;
+    return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
+}
+
+bool SocketAddress::sameHost(const SocketAddress& other) const {
+    if (family() != other.family()) return false;
+    if (family() == AF_INET)
+        return reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr ==
+               reinterpret_cast<const sockaddr_in*>(&other.storage)->sin_addr.s_addr;
+    return family() == AF_INET6 &&
+           IN6_ARE_ADDR_EQUAL(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr,
+                              &reinterpret_cast<const sockaddr_in6*>(&other.storage)->sin6_addr);
+}
+
 std::string SocketAddress::toString() const {
     if (family() == AF_UNIX) return std::string("unix:") + reinterpret_cast<const sockaddr_un*>(&storage)->sun_path;
     return Endpoint{host(), port()}.toString();

@@ -40,6 +40,8 @@ struct SocketAddress {
     std::uint16_t port() const;
     std::string host() const;      ///< Numeric, without brackets.
     std::string toString() const;  ///< "1.2.3.4:5" or "[::1]:5".
+    bool isLoopback() const;
+    bool sameHost(const SocketAddress& other) const;  ///< Whatever the ports.
     const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 

@@ -17,7 +17,7 @@ void appendLittleEndian(std::string& out, std::uint64_t value, std::size_t count
     for (std::size_t i = 0; i < count; ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
 }
 
-bool isKnown(ControlType type) { return type >= ControlType::Hello && type <= ControlType::Error; }
+bool isKnown(ControlType type) { return type >= ControlType::Hello && type <= ControlType::KeyProof; }
 
 }  // namespace
 
@@ -31,6 +31,8 @@ std::string controlTypeName(ControlType type) {
         case ControlType::Pong: return "Pong";
         case ControlType::Goodbye: return "Goodbye";
         case ControlType::Error: return "Error";
+        case ControlType::Challenge: return "Challenge";
+        case ControlType::KeyProof: return "KeyProof";
     }
     return "type " + std::to_string(static_cast<unsigned>(type));
 }

@@ -21,6 +21,8 @@ enum class ControlType : std::uint16_t {
     Pong = 6,
     Goodbye = 7,
     Error = 8,
+    Challenge = 9,
+    KeyProof = 10,
 };
 
 /// "Hello"; "type 77" for a number that is none.

@@ -76,6 +76,25 @@ Result<HelloAck> HelloAck::decode(const ControlFrame& frame) {
     });
 }
 
+std::string Challenge::encode() const {
+    return frameOf(kType, {{"incarnation", incarnation.toString()}, {"nonce", nonce}});
+}
+
+Result<Challenge> Challenge::decode(const ControlFrame& frame) {
+    return decodeFields<Challenge>(frame, [](FieldReader& reader, Challenge& challenge) {
+        challenge.incarnation = reader.takeIncarnation("incarnation");
+        challenge.nonce = reader.takeString("nonce", kMaxControlText);
+    });
+}
+
+std::string ProofMessage::encode() const { return frameOf(kType, {{"proof", proof}}); }
+
+Result<ProofMessage> ProofMessage::decode(const ControlFrame& frame) {
+    return decodeFields<ProofMessage>(frame, [](FieldReader& reader, ProofMessage& message) {
+        message.proof = reader.takeString("proof", kMaxControlText);
+    });
+}
+
 std::string DescriptorRequest::encode() const { return frameOf(kType, {{"known_version", known_version}}); }
 
 Result<DescriptorRequest> DescriptorRequest::decode(const ControlFrame& frame) {

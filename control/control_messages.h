@@ -27,11 +27,32 @@ struct Hello {
     Incarnation incarnation;                  ///< Of the sender.
     std::string name;                         ///< The sender's segment; may be empty.
     Incarnation expect;                       ///< Whom the sender means to reach; null: whoever answers.
-    std::string auth;                         ///< Reserved: the answer to a challenge. Empty for now.
+    std::string auth;                         ///< A nonce in hexadecimal: has a cluster key. Empty: has none.
 
     std::string encode() const;
     static Result<Hello> decode(const ControlFrame& frame);
     bool operator==(const Hello&) const = default;
+};
+
+/// The accepting end's answer to a Hello with a nonce: prove that you have the cluster key. See control_handshake.h.
+struct Challenge {
+    static constexpr ControlType kType = ControlType::Challenge;
+    Incarnation incarnation;  ///< Of the accepting end.
+    std::string nonce;        ///< Hexadecimal.
+
+    std::string encode() const;
+    static Result<Challenge> decode(const ControlFrame& frame);
+    bool operator==(const Challenge&) const = default;
+};
+
+/// The connecting end's answer to a Challenge, and what the accepting end sends after its HelloAck or Error.
+struct ProofMessage {
+    static constexpr ControlType kType = ControlType::KeyProof;
+    std::string proof;  ///< Hexadecimal.
+
+    std::string encode() const;
+    static Result<ProofMessage> decode(const ControlFrame& frame);
+    bool operator==(const ProofMessage&) const = default;
 };
 
 /// The accepting end's answer to a Hello it agrees with; otherwise it answers with Error and closes.

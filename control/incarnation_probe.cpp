@@ -1,25 +1,10 @@
 #include "control/incarnation_probe.h"
 
-#include <netinet/in.h>
-
 #include <utility>
 
 #include "control/control_messages.h"
 
 namespace troupe {
-
-namespace {
-
-bool isLoopback(const SocketAddress& address) {
-    if (address.family() == AF_INET) {
-        const auto* v4 = reinterpret_cast<const sockaddr_in*>(address.get());
-        return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
-    }
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address.get());
-    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-}
-
-}  // namespace
 
 IncarnationProbe::IncarnationProbe(Reactor& reactor, Question question, Answer answer)
     : reactor_(reactor),
@@ -44,7 +29,7 @@ void IncarnationProbe::connect(const std::string& host) {
     const auto address = SocketAddress::fromNumeric(host, question_.control.port);
     if (!address) return conclude(Verdict::Unknown, address.status().message());
     // 127.0.0.1 of another machine is not ours, whoever listens there or does not.
-    if (isLoopback(*address) && (question_.boot_id.empty() || question_.boot_id != readBootId()))
+    if (address->isLoopback() && (question_.boot_id.empty() || question_.boot_id != readBootId()))
         return conclude(Verdict::Unknown, address->toString() + " is a loopback address of another machine (or boot)");
     auto stream = reactor_.connect(*address);
     if (!stream) return ended(stream.status());
@@ -54,12 +39,11 @@ void IncarnationProbe::connect(const std::string& host) {
     options.connect_timeout = deadline_ - reactor_.now();
     options.handshake_timeout = deadline_ - reactor_.now();
     ControlChannelHandlers handlers;
-    handlers.onConnected = [this] {
-        Hello hello;
-        hello.incarnation = question_.asking;
-        hello.expect = question_.incarnation;
-        static_cast<void>(channel_->send(hello.encode()));
-    };
+    Hello hello;
+    hello.incarnation = question_.asking;
+    hello.expect = question_.incarnation;
+    greeting_ = std::make_unique<ControlInitiator>(question_.auth, std::move(hello));
+    handlers.onConnected = [this] { static_cast<void>(channel_->send(greeting_->hello())); };
     handlers.onFrame = [this](const ControlFrame& frame) { onFrame(frame); };
     handlers.onClosed = [this](const Status& why) { ended(why); };
     channel_ = std::make_unique<ControlChannel>(reactor_, std::move(*stream), std::move(options), std::move(handlers));
@@ -67,19 +51,18 @@ void IncarnationProbe::connect(const std::string& host) {
 
 void IncarnationProbe::onFrame(const ControlFrame& frame) {
     const std::string peer = channel_->peer();
-    if (frame.type == ControlType::HelloAck) {
-        const auto ack = HelloAck::decode(frame);
-        if (!ack) return conclude(Verdict::Unknown, ack.status().message());
-        if (ack->incarnation == question_.incarnation) return conclude(Verdict::Alive, "it answers at " + peer);
-        return conclude(Verdict::Gone, peer + " is incarnation " + ack->incarnation.toString() + " now");
-    }
-    if (frame.type == ControlType::Error) {
-        const auto error = ErrorReply::decode(frame);
-        const Status status = error ? error->toStatus(peer) : error.status();
+    auto progress = greeting_->onFrame(frame);
+    if (!progress) {
+        const Status status = progress.status().withContext(peer);
         // The other end has looked whom we mean, and it is somebody else.
-        return conclude(status.code() == Code::StaleIncarnation ? Verdict::Gone : Verdict::Unknown, status.message());
+        const bool other = frame.type != ControlType::HelloAck && status.code() == Code::StaleIncarnation;
+        return conclude(other ? Verdict::Gone : Verdict::Unknown, status.message());
     }
-    conclude(Verdict::Unknown, peer + " sent " + controlTypeName(frame.type) + " where an answer was due");
+    if (!progress->send.empty()) static_cast<void>(channel_->send(std::move(progress->send)));
+    if (!progress->ack) return;
+    const Incarnation& answering = progress->ack->incarnation;
+    if (answering == question_.incarnation) return conclude(Verdict::Alive, "it answers at " + peer);
+    conclude(Verdict::Gone, peer + " is incarnation " + answering.toString() + " now");
 }
 
 void IncarnationProbe::ended(const Status& why) {

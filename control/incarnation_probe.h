@@ -11,6 +11,7 @@
 #include "base/resolver.h"
 #include "base/status.h"
 #include "control/control_channel.h"
+#include "control/control_handshake.h"
 
 namespace troupe {
 
@@ -34,6 +35,7 @@ class IncarnationProbe {
         std::string boot_id;  ///< Of the machine it lived on; empty: not known.
         Incarnation asking;   ///< Who asks, for the Hello.
         Duration timeout{};
+        std::shared_ptr<const ClusterAuth> auth = nullptr;  ///< With a key only a proven answer counts. May be null.
     };
 
     /// The answer comes in a later turn.
@@ -54,6 +56,7 @@ class IncarnationProbe {
     const TimePoint deadline_;
     Resolver resolver_;
     std::unique_ptr<ControlChannel> channel_;
+    std::unique_ptr<ControlInitiator> greeting_;
     Reactor::TimerId start_timer_ = 0;
 };
 

@@ -23,6 +23,7 @@
 #include "base/unique_fd.h"
 #include "engine/actor_api.h"
 #include "engine/transfer_engine.h"
+#include "security/cluster_auth.h"
 #include "transports/memory_file.h"
 #include "transports/registration_table.h"
 
@@ -53,6 +54,7 @@ class EngineCore {
     std::atomic<Life> life{Life::New};
 
     Incarnation incarnation;
+    std::shared_ptr<const ClusterAuth> auth;  ///< Set by init, once.
     SegmentDirectory::Local local;
     UniqueFd listener;
 

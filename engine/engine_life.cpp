@@ -28,13 +28,22 @@ unsigned dataLoopCount(const Config& settings) {
 }
 
 /// Null with p2p.
-Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const EngineOptions& options) {
+Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const EngineOptions& options,
+                                                 const std::shared_ptr<const ClusterAuth>& auth) {
     if (isP2p(conn)) return std::unique_ptr<MetadataStore>();
     if (conn.rfind("inproc://", 0) == 0) {
         if (!options.inproc_store) return {Code::InvalidArgument, "'" + conn + "' needs EngineOptions::inproc_store"};
         return options.inproc_store();
     }
-    return makeStore(conn, options.config, options.log);
+    return makeStore(conn, options.config, options.log, auth);
+}
+
+/// Once per engine. Of a loopback address only this machine's own processes may come, so it is no warning there.
+void sayWhoMayCome(const ClusterAuth& auth, bool loopback, spdlog::logger& log) {
+    if (auth.hasKey()) return;
+    log.log(loopback ? spdlog::level::info : spdlog::level::warn,
+            "no cluster key is set (auth.key_file): whoever reaches the ports of this engine can read and write the "
+            "memory that is registered for peers; docs/security.md");
 }
 
 }  // namespace
@@ -60,7 +69,9 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
         return Status(Code::InvalidArgument,
                       "local_server_name has more than " + std::to_string(kMaxSegmentName) + " bytes");
     if (const Status sound = checkConfig(core.settings()); !sound) return sound.withContext("EngineOptions::config");
-    auto store = makeStore(metadata_conn, core.options);
+    const auto auth = ClusterAuth::load(core.settings());
+    if (!auth) return auth.status();
+    auto store = makeStore(metadata_conn, core.options, *auth);
     if (!store) return store.status();
     if (!isP2p(metadata_conn) && local_server_name.empty())
         return Status(Code::InvalidArgument,
@@ -78,6 +89,9 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     const auto bound = SocketAddress::local(listener->get());
     if (!bound) return bound.status();
 
+    sayWhoMayCome(**auth, bound->isLoopback(), *core.options.log);
+    core.auth = *auth;
+    core.local.auth = *auth;
     core.incarnation = Incarnation::random();
     core.local.incarnation = core.incarnation;
     core.local.boot_id = readBootId();
@@ -196,6 +210,12 @@ std::string TransferEngine::localSegmentName() const { return core_->local.name;
 
 Incarnation TransferEngine::incarnation() const { return core_->incarnation; }
 
+AuthCounts TransferEngine::authCounts() const {
+    const auto life = core_->life.load(std::memory_order_acquire);
+    const bool known = life == EngineCore::Life::Running || life == EngineCore::Life::Ended;
+    return known && core_->auth ? core_->auth->counts() : AuthCounts{};
+}
+
 ActorApi* TransferEngine::actorApi() { return core_->actor_api.get(); }
 
 // --- transports --------------------------------------------------------------------------------------------------
@@ -217,7 +237,8 @@ Result<Transport*> TransferEngine::installTransport(const std::string& proto, vo
                                    core.incarnation,
                                    core.local.control.host,
                                    static_cast<unsigned>(core.data_loops.size()),
-                                   core.options.log};
+                                   core.options.log,
+                                   core.auth};
     if (const Status installed = transport->install(context); !installed)
         return installed.withContext("transport '" + proto + "'");
 

@@ -9,7 +9,8 @@ namespace troupe {
 
 bool isP2p(const std::string& metadata_conn) { return metadata_conn == "p2p" || metadata_conn == "P2PHANDSHAKE"; }
 
-Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& metadata_conn, const Config& settings, Logger log) {
+Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& metadata_conn, const Config& settings, Logger log,
+                                                 std::shared_ptr<const ClusterAuth> auth) {
     if (!RedisUri::isRedis(metadata_conn))
         return {Code::InvalidArgument,
                 "unknown metadata connection '" + withoutCredentials(metadata_conn) +
@@ -19,7 +20,7 @@ Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& metadata_con
     if (!uri) return uri.status();
     if (const Status added = addConfiguredPassword(*uri, settings); !added) return added;
     return std::unique_ptr<MetadataStore>(
-        std::make_unique<RedisStore>(std::move(uri).value(), settings, std::move(log)));
+        std::make_unique<RedisStore>(std::move(uri).value(), settings, std::move(log), std::move(auth)));
 }
 
 }  // namespace troupe

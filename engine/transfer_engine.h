@@ -13,6 +13,7 @@
 #include "messages/transfer_types.h"
 #include "metadata/metadata_store.h"
 #include "metadata/segment_desc.h"
+#include "security/cluster_auth.h"
 #include "transports/transport.h"
 
 namespace caf {
@@ -65,7 +66,8 @@ class TransferEngine {
     ///     for any name. With p2p any other name is InvalidArgument.
     /// @param rpc_port control port; 0: any free one.
     /// Errors: AlreadyExists (init was called), InvalidArgument, AlreadyExists also when the port is taken,
-    /// ResourceExhausted (descriptors or threads refused), or the store's: AlreadyExists naming the live engine that
+    /// ResourceExhausted (descriptors or threads refused), InvalidArgument for a cluster key that is too short or a key
+    /// file that others may read, or the store's: AlreadyExists naming the live engine that
     /// has the name in the store; ConnectionRefused, Timeout, AccessDenied and the like when it cannot be used.
     Status init(const std::string& metadata_conn, const std::string& local_server_name,
                 const std::string& ip_or_host = "", std::uint16_t rpc_port = 0);
@@ -81,6 +83,8 @@ class TransferEngine {
     /// The name that peers open: with p2p "host:port".
     std::string localSegmentName() const;
     Incarnation incarnation() const;
+    /// How many connections were proven and refused by the cluster key so far (docs/security.md). Zeros before init.
+    AuthCounts authCounts() const;
 
     // --- transports --------------------------------------------------------------------------------------------
 

@@ -106,11 +106,22 @@ void GrantServer::admit(UniqueFd socket, TimePoint now) {
     if (!process) return turnAway(process.status());
     if (const auto status = checkUsers(process->uid(), ::geteuid()); !status) return turnAway(status);
 
+    const auto of_process = std::count_if(connections_.begin(), connections_.end(), [&](const auto& connection) {
+        return connection->state != Connection::State::Closed && connection->process->pid() == process->pid();
+    });
+    if (static_cast<std::size_t>(of_process) >= shared_.config.peer_host_connections)
+        return turnAway(Status(Code::CapacityExceeded, process->name() + " has " + std::to_string(of_process) +
+                                                           " connections already (peer.host_connections)"));
     if (greeting_ >= kMaxGreeting) {
-        const auto oldest = std::find_if(connections_.begin(), connections_.end(), [](const auto& connection) {
-            return connection->state == Connection::State::Greeting || connection->state == Connection::State::Welcomed;
-        });
-        if (oldest != connections_.end()) close(**oldest, "others wait to greet");
+        // One of the same process, if there is one, so that none ends the greetings of others.
+        const auto oldest = [&](bool of_the_same) {
+            return std::find_if(connections_.begin(), connections_.end(), [&](const auto& connection) {
+                return connection->greets() && (!of_the_same || connection->process->pid() == process->pid());
+            });
+        };
+        auto leaves_room = oldest(true);
+        if (leaves_room == connections_.end()) leaves_room = oldest(false);
+        if (leaves_room != connections_.end()) close(**leaves_room, "others wait to greet");
     }
     auto connection = std::make_unique<Connection>(std::move(socket));
     connection->process = std::make_unique<ProcessHandle>(std::move(*process));
@@ -126,8 +137,7 @@ void GrantServer::admit(UniqueFd socket, TimePoint now) {
 void GrantServer::runTimers(TimePoint now) {
     next_deadline_ = kForever;
     for (const auto& connection : connections_) {
-        if (connection->state != Connection::State::Greeting && connection->state != Connection::State::Welcomed)
-            continue;
+        if (!connection->greets()) continue;
         if (now >= connection->deadline)
             close(*connection, "its greeting did not come in time");
         else
@@ -202,15 +212,17 @@ bool GrantServer::serve(Connection& connection) {
         if (!frame || received.descriptor)
             condemn(connection, frame ? "it sent a descriptor" : frame.status().message());
         else
-            onFrame(connection, *frame);
+            onFrame(connection, *frame, received.packet);
     }
     return moved;
 }
 
-void GrantServer::onFrame(Connection& connection, const Frame& frame) {
+void GrantServer::onFrame(Connection& connection, const Frame& frame, const Packet& packet) {
     using State = Connection::State;
     if (const auto* hello = std::get_if<Hello>(&frame); hello != nullptr && connection.state == State::Greeting)
-        return onHello(connection, *hello);
+        return onHello(connection, *hello, packet);
+    if (const auto* proof = std::get_if<KeyProof>(&frame); proof != nullptr && connection.state == State::Challenged)
+        return onProof(connection, *proof);
     if (const auto* ready = std::get_if<Ready>(&frame);
         ready != nullptr && connection.state == State::Welcomed && ready->nonce == connection.nonce) {
         // It answered what was sent after its pidfd was opened: the pidfd is its own. From here on it may hold grants.
@@ -225,17 +237,56 @@ void GrantServer::onFrame(Connection& connection, const Frame& frame) {
     condemn(connection, "it sent a frame that has no place here");
 }
 
-void GrantServer::onHello(Connection& connection, const Hello& hello) {
-    if (hello.owner != shared_.incarnation)
+void GrantServer::onHello(Connection& connection, const Hello& hello, const Packet& packet) {
+    const bool keyed = hasKey(shared_.auth);
+    if (keyed && !hello.nonce) return refuseKey(connection, AuthRefusal::NoProof, needsKey("this engine"));
+    if (!keyed && hello.nonce) return refuseKey(connection, AuthRefusal::UnusedKey, hasNoKey("this engine"));
+    connection.initiator = hello.initiator;
+    connection.meant = hello.owner;
+    if (!keyed) return welcome(connection);
+    connection.hello = packet;
+    connection.challenge = encode(Challenge{shared_.incarnation, randomNonce()});
+    connection.state = Connection::State::Challenged;
+    sendEncoded(connection, connection.challenge, -1);
+}
+
+void GrantServer::onProof(Connection& connection, const KeyProof& proof) {
+    if (!shared_.auth->accepts(AuthRole::Initiator, kAuthProtocol,
+                               {connection.hello.span(), connection.challenge.span()}, proof.proof))
+        return refuseKey(connection, AuthRefusal::WrongProof, otherKey("this engine"));
+    shared_.auth->countAccepted();
+    welcome(connection);
+}
+
+void GrantServer::refuseKey(Connection& connection, AuthRefusal why, const Status& said) {
+    countRefusal(shared_.auth, why);
+    refusals_.say(shared_.log, Clock::now(),
+                  "host: connection of " + connection.process->name() + " refused: " + said.message());
+    connection.challenge.length = 0;
+    refuse(connection, said);
+}
+
+/// It has proven what it has to.
+void GrantServer::welcome(Connection& connection) {
+    if (connection.meant != shared_.incarnation)
         return refuse(connection,
                       Status(Code::StaleIncarnation, "this is incarnation " + shared_.incarnation.toString() +
-                                                         ", not " + hello.owner.toString()));
+                                                         ", not " + connection.meant.toString()));
     if (closed_) return refuse(connection, leaves());
-    connection.initiator = hello.initiator;
     connection.nonce = random_();
     connection.state = Connection::State::Welcomed;
-    send(connection, Welcome{shared_.incarnation, connection.nonce,
-                             reinterpret_cast<std::uint64_t>(shared_.incarnation.bytes.data()), allMapped()});
+    sendProven(connection, Welcome{shared_.incarnation, connection.nonce,
+                                   reinterpret_cast<std::uint64_t>(shared_.incarnation.bytes.data()), allMapped()});
+}
+
+/// An answer to a greeting, and its proof where one is due.
+void GrantServer::sendProven(Connection& connection, const Frame& frame) {
+    const Packet answer = encode(frame);
+    sendEncoded(connection, answer, -1);
+    if (connection.challenge.length == 0) return;
+    const Proof proof = shared_.auth->prove(AuthRole::Responder, kAuthProtocol,
+                                            {connection.hello.span(), connection.challenge.span(), answer.span()});
+    send(connection, KeyProof{proof});
 }
 
 /// Whether a peer that may only map can use all that peers may use. Looked at once for each version of the table.
@@ -280,13 +331,16 @@ void GrantServer::onAck(Connection& connection, const RevokeAck& ack) {
 }
 
 void GrantServer::refuse(Connection& connection, const Status& why) {
-    send(connection, Refuse{why.code(), why.message()});
+    sendProven(connection, Refuse{why.code(), why.message()});
     close(connection, why.message());
 }
 
 void GrantServer::send(Connection& connection, const Frame& frame, int descriptor) {
+    sendEncoded(connection, encode(frame), descriptor);
+}
+
+void GrantServer::sendEncoded(Connection& connection, const Packet& packet, int descriptor) {
     if (connection.state == Connection::State::Closed || connection.state == Connection::State::Condemned) return;
-    const Packet packet = encode(frame);
     if (connection.unsent.empty()) {
         const Io io = sendPacket(connection.socket.get(), packet, descriptor);
         if (io == Io::Done) return;

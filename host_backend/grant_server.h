@@ -15,6 +15,7 @@
 #include "host_backend/links.h"
 #include "host_backend/process_handle.h"
 #include "host_backend/socket.h"
+#include "security/refusal_log.h"
 
 namespace troupe::host {
 
@@ -59,6 +60,7 @@ class GrantServer {
     struct Connection {
         enum class State {
             Greeting,
+            Challenged,
             Welcomed,
             Serving,
             Condemned,  ///< Not talked to any more, but it may still use what it holds.
@@ -73,23 +75,34 @@ class GrantServer {
         TimePoint deadline;  ///< Until it serves.
         std::uint64_t nonce = 0;
         Incarnation initiator;
+        Incarnation meant;                             ///< Whom its Hello was for.
         std::unordered_map<std::uint64_t, Held> held;  ///< By region.
         /// Frames that found no room, with descriptors of their own: a region may be gone when their turn comes.
         std::deque<std::pair<Packet, UniqueFd>> unsent;
+        Packet hello;  ///< With a cluster key, until it is welcomed.
+        Packet challenge;
+        bool greets() const {
+            return state == State::Greeting || state == State::Challenged || state == State::Welcomed;
+        }
         bool mayHold() const { return state == State::Serving || state == State::Condemned; }
     };
 
     bool acceptAll(TimePoint now);
     void admit(UniqueFd socket, TimePoint now);
     bool serve(Connection& connection);
-    void onFrame(Connection& connection, const Frame& frame);
-    void onHello(Connection& connection, const Hello& hello);
+    void onFrame(Connection& connection, const Frame& frame, const Packet& packet);
+    void onHello(Connection& connection, const Hello& hello, const Packet& packet);
+    void onProof(Connection& connection, const KeyProof& proof);
+    void welcome(Connection& connection);
+    void sendProven(Connection& connection, const Frame& frame);
+    void refuseKey(Connection& connection, AuthRefusal why, const Status& said);
     bool allMapped();
     void onRequest(Connection& connection, const GrantRequest& request);
     void onAck(Connection& connection, const RevokeAck& ack);
     void revoke(Connection& connection, const ByteRange& range);
     void refuse(Connection& connection, const Status& why);
     void send(Connection& connection, const Frame& frame, int descriptor = -1);
+    void sendEncoded(Connection& connection, const Packet& packet, int descriptor);
     bool flush(Connection& connection);
     /// The other end is gone, or holds nothing.
     void close(Connection& connection, const std::string& why);
@@ -113,6 +126,7 @@ class GrantServer {
     bool all_mapped_ = false;
     TimePoint say_again_{};     ///< Not before, of a connection that is condemned.
     std::uint64_t unsaid_ = 0;  ///< Condemned since the last that was said.
+    RefusalLog refusals_;
     std::mt19937_64 random_;
 };
 

@@ -15,7 +15,10 @@ Result<bool> Greeting::start() {
     if (auto status = checkUsers(::geteuid(), process->uid()); !status) return status;
     // The pidfd is open by now: what answers this is the process that it means (see ProcessHandle).
     // An owner that refuses at once has closed already; what it said is read by `advance`.
-    static_cast<void>(sendPacket(connecting->socket.get(), encode(Hello{plan_.own, plan_.peer})));
+    Hello hello{plan_.own, plan_.peer};
+    if (hasKey(plan_.auth)) hello.nonce = randomNonce();
+    hello_ = encode(hello);
+    static_cast<void>(sendPacket(connecting->socket.get(), hello_));
     socket_ = std::move(connecting->socket);
     process_ = std::make_unique<ProcessHandle>(std::move(*process));
     return true;
@@ -28,11 +31,53 @@ Result<bool> Greeting::advance() {
         case Io::Closed: return {Code::ConnectionLost, process_->name() + " closed its host socket"};
         case Io::Done: break;
     }
-    auto frame = decode(received.packet.span());
+    const auto frame = decode(received.packet.span());
     if (!frame) return frame.status();
-    if (const auto* refuse = std::get_if<Refuse>(&*frame))
+    return hasKey(plan_.auth) ? onFrame(*frame, received.packet) : onAnswer(*frame);
+}
+
+/// With a cluster key nothing is believed that is not proven, but that the owner will not talk.
+Result<bool> Greeting::onFrame(const Frame& frame, const Packet& packet) {
+    const ClusterAuth& auth = *plan_.auth;
+    if (std::holds_alternative<Challenge>(frame) && challenge_.length == 0) {
+        challenge_ = packet;
+        const Proof proof = auth.prove(AuthRole::Initiator, kAuthProtocol, {hello_.span(), challenge_.span()});
+        if (sendPacket(socket_.get(), encode(KeyProof{proof})) != Io::Done)
+            return {Code::ConnectionLost, process_->name() + " closed its host socket"};
+        return false;
+    }
+    if (const auto* proof = std::get_if<KeyProof>(&frame); proof != nullptr && answer_.length != 0) {
+        if (!auth.accepts(AuthRole::Responder, kAuthProtocol, {hello_.span(), challenge_.span(), answer_.span()},
+                          proof->proof)) {
+            auth.count(AuthRefusal::WrongProof);
+            return otherKey("this engine");
+        }
+        auth.countAccepted();
+        const auto answer = decode(answer_.span());
+        return answer ? onAnswer(*answer) : answer.status();
+    }
+    const auto* refuse = std::get_if<Refuse>(&frame);
+    if (refuse != nullptr && (refuse->code != Code::StaleIncarnation || challenge_.length == 0)) {
+        const Code code = refuse->code == Code::StaleIncarnation ? Code::AccessDenied : refuse->code;
+        if (code == Code::AccessDenied) auth.count(AuthRefusal::NoProof);
+        return {code, process_->name() + " refused: " + refuse->text};
+    }
+    if (refuse == nullptr && !std::holds_alternative<Welcome>(frame))
+        return {Code::ProtocolError, process_->name() + " answered a greeting with something else"};
+    if (challenge_.length == 0) {
+        auth.count(AuthRefusal::NoProof);
+        return {Code::AccessDenied, process_->name() +
+                                        " answers without a proof of the cluster key; is auth.key_file "
+                                        "set there? (docs/security.md)"};
+    }
+    answer_ = packet;
+    return false;
+}
+
+Result<bool> Greeting::onAnswer(const Frame& frame) {
+    if (const auto* refuse = std::get_if<Refuse>(&frame))
         return {refuse->code, process_->name() + " refused: " + refuse->text};
-    const auto* welcome = std::get_if<Welcome>(&*frame);
+    const auto* welcome = std::get_if<Welcome>(&frame);
     if (welcome == nullptr) return {Code::ProtocolError, process_->name() + " answered a greeting with something else"};
     if (welcome->owner != plan_.peer)
         return {Code::StaleIncarnation,

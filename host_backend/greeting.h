@@ -17,6 +17,7 @@ struct GreetingPlan {
     Incarnation own;
     Incarnation peer;
     std::string hint;  ///< See accessHint.
+    std::shared_ptr<const ClusterAuth> auth = nullptr;
 };
 
 /// The initiator's side of a new connection: from connect to the proof that the other end is the process that the
@@ -29,7 +30,8 @@ class Greeting {
     /// ProcessHandle::ofPeer and checkUsers.
     Result<bool> start();
     /// Call when the socket is readable, after `start`. True: done, take what was made. Errors: TransportMissing (may
-    /// not copy, or the owner refused), StaleIncarnation (somebody else), ConnectionLost, ProtocolError.
+    /// not copy, or the owner refused), StaleIncarnation (somebody else), AccessDenied (the cluster key),
+    /// ConnectionLost, ProtocolError.
     Result<bool> advance();
     /// When it is done: Ok, or why only memory that can be mapped may be used.
     const Status& vm() const { return vm_; }
@@ -39,7 +41,14 @@ class Greeting {
     std::unique_ptr<ProcessHandle> takeProcess() { return std::move(process_); }
 
   private:
+    Result<bool> onFrame(const Frame& frame, const Packet& packet);
+    Result<bool> onAnswer(const Frame& frame);
+
     const GreetingPlan plan_;
+    // With a cluster key: what was said so far.
+    Packet hello_;
+    Packet challenge_;  ///< Empty before it came.
+    Packet answer_;     ///< Waits for its proof.
     UniqueFd socket_;
     std::unique_ptr<ProcessHandle> process_;
     Status vm_;

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/config.h"
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "security/cluster_auth.h"
 #include "transports/registration_table.h"
 
 namespace troupe::host {
@@ -18,6 +20,7 @@ struct HostShared {
     const Logger log;
     std::string socket;  ///< Abstract name of the own listener; empty: other processes are not served.
     std::string hint;    ///< See accessHint.
+    std::shared_ptr<const ClusterAuth> auth = nullptr;  ///< Null: no key.
 };
 
 }  // namespace troupe::host

@@ -22,8 +22,8 @@ constexpr int kBacklog = 128;
 
 Status HostTransport::install(const TransportContext& context) {
     if (shared_) return {Code::AlreadyExists, "the host transport is installed"};
-    auto shared = std::make_shared<host::HostShared>(
-        host::HostShared{context.config, context.regions, context.incarnation, context.log, {}, host::accessHint()});
+    auto shared = std::make_shared<host::HostShared>(host::HostShared{
+        context.config, context.regions, context.incarnation, context.log, {}, host::accessHint(), context.auth});
     boot_id_ = readBootId();
     data_loops_ = context.data_loops;
     if (context.config.host_peers && !context.incarnation.isNull()) {
@@ -94,7 +94,8 @@ std::unique_ptr<TransportProbe> HostTransport::probe(Reactor& reactor, const Seg
     }
     // It keeps nothing of this transport: it may outlive it.
     auto probe = std::make_unique<host::Probe>(
-        reactor, host::GreetingPlan{peer.host_socket, shared_->incarnation, peer.incarnation, shared_->hint},
+        reactor,
+        host::GreetingPlan{peer.host_socket, shared_->incarnation, peer.incarnation, shared_->hint, shared_->auth},
         shared_->config.host_probe_timeout, std::move(done));
     probe->start();
     return probe;

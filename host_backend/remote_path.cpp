@@ -48,8 +48,8 @@ RemotePath::~RemotePath() { hangUp(); }
 void RemotePath::dial(TimePoint now, std::vector<Failure>& failures) {
     if (state_ == State::Down) {
         greet_until_ = saturatedAdd(now, shared_.config.handshake_timeout);
-        greeting_ = std::make_unique<Greeting>(
-            GreetingPlan{peer_->desc->host_socket, shared_.incarnation, peer_->desc->incarnation, shared_.hint});
+        greeting_ = std::make_unique<Greeting>(GreetingPlan{peer_->desc->host_socket, shared_.incarnation,
+                                                            peer_->desc->incarnation, shared_.hint, shared_.auth});
     }
     const auto started = greeting_->start();
     if (!started) return broken(started.status(), failures);

@@ -28,6 +28,10 @@ class Writer {
         std::memcpy(packet_.bytes.data() + packet_.length, value.bytes.data(), value.bytes.size());
         packet_.length += value.bytes.size();
     }
+    void bytes(std::span<const std::byte> value) {
+        std::copy(value.begin(), value.end(), packet_.bytes.data() + packet_.length);
+        packet_.length += value.size();
+    }
     void text(const std::string& value) {
         const std::size_t count = std::min(value.size(), kMaxTextBytes);
         std::memcpy(packet_.bytes.data() + packet_.length, value.data(), count);
@@ -58,6 +62,15 @@ class Reader {
         at_ += value.bytes.size();
         return value;
     }
+    template <std::size_t Size>
+    std::array<std::byte, Size> bytes() {
+        std::array<std::byte, Size> value{};
+        if (!has(Size)) return value;
+        std::copy_n(bytes_.data() + at_, Size, value.data());
+        at_ += Size;
+        return value;
+    }
+    bool atEnd() const { return at_ == bytes_.size(); }
     Code code() {
         const auto value = number<std::uint32_t>();
         // An error that claims to be none is none of ours.
@@ -98,6 +111,7 @@ class Reader {
 void write(Writer& out, const Hello& frame) {
     out.incarnation(frame.initiator);
     out.incarnation(frame.owner);
+    if (frame.nonce) out.bytes(*frame.nonce);
 }
 void write(Writer& out, const Welcome& frame) {
     out.incarnation(frame.owner);
@@ -132,10 +146,16 @@ void write(Writer& out, const GrantRefused& frame) {
 }
 void write(Writer& out, const Revoke& frame) { out.number(frame.region); }
 void write(Writer& out, const RevokeAck& frame) { out.number(frame.region); }
+void write(Writer& out, const Challenge& frame) {
+    out.incarnation(frame.owner);
+    out.bytes(frame.nonce);
+}
+void write(Writer& out, const KeyProof& frame) { out.bytes(frame.proof); }
 
 void read(Reader& in, Hello& frame) {
     frame.initiator = in.incarnation();
     frame.owner = in.incarnation();
+    if (!in.atEnd()) frame.nonce = in.bytes<kNonceBytes>();
 }
 void read(Reader& in, Welcome& frame) {
     frame.owner = in.incarnation();
@@ -174,6 +194,11 @@ void read(Reader& in, GrantRefused& frame) {
 }
 void read(Reader& in, Revoke& frame) { frame.region = in.number<std::uint64_t>(); }
 void read(Reader& in, RevokeAck& frame) { frame.region = in.number<std::uint64_t>(); }
+void read(Reader& in, Challenge& frame) {
+    frame.owner = in.incarnation();
+    frame.nonce = in.bytes<kNonceBytes>();
+}
+void read(Reader& in, KeyProof& frame) { frame.proof = in.bytes<kProofBytes>(); }
 
 Status bad(const std::string& what) { return {Code::ProtocolError, "a frame on the host socket " + what}; }
 

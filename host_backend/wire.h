@@ -3,12 +3,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "base/incarnation.h"
 #include "base/status.h"
+#include "security/cluster_auth.h"
 
 /// What two processes of one host say to each other over their unix socket; docs/design.md has the layout.
 ///
@@ -21,12 +24,22 @@
 ///               <-----------------  Revoke
 ///        RevokeAck -------------->        the region is not touched any more
 ///
+/// With a cluster key at both ends, each proves to the other that it has it, for one round trip more:
+///
+///        Hello with a nonce ---->
+///               <-----------------  Challenge with a nonce
+///        KeyProof -------------->        over the packets of Hello and Challenge
+///               <-----------------  Welcome or Refuse, and KeyProof
+///                                        over the packets of Hello, Challenge and that answer
+///        Ready  ----------------->
+///
 /// One frame is one packet (SOCK_SEQPACKET), so there are no partial ones.
 namespace troupe::host {
 
 struct Hello {
     Incarnation initiator;
     Incarnation owner;
+    std::optional<Nonce> nonce = std::nullopt;  ///< It has a cluster key.
     bool operator==(const Hello&) const = default;
 };
 
@@ -93,7 +106,23 @@ struct RevokeAck {
     bool operator==(const RevokeAck&) const = default;
 };
 
-using Frame = std::variant<Hello, Welcome, Refuse, Ready, GrantRequest, Grant, GrantRefused, Revoke, RevokeAck>;
+/// The owner has a cluster key.
+struct Challenge {
+    Incarnation owner;
+    Nonce nonce{};
+    bool operator==(const Challenge&) const = default;
+};
+
+struct KeyProof {
+    Proof proof{};
+    bool operator==(const KeyProof&) const = default;
+};
+
+using Frame = std::variant<Hello, Welcome, Refuse, Ready, GrantRequest, Grant, GrantRefused, Revoke, RevokeAck,
+                           Challenge, KeyProof>;
+
+/// What the proofs are for.
+inline constexpr std::string_view kAuthProtocol = "host";
 
 inline constexpr std::size_t kMaxFrameBytes = 512;
 inline constexpr std::size_t kMaxTextBytes = 400;  ///< Longer texts are cut when they are encoded.

@@ -32,7 +32,8 @@ struct StoredSegment {
     std::string name;
     std::optional<Duration> lease;  ///< Left of it; none: the record stays until somebody removes it.
     std::size_t bytes = 0;          ///< Of the record.
-    Result<SegmentDesc> desc;       ///< Or why it does not decode.
+    Result<SegmentDesc> desc;       ///< Or why it does not decode, or may not be used.
+    std::string signature = {};     ///< Of the record: "none", "unchecked", "good" or "wrong"; empty: not known.
 };
 
 /// Where segments are found by name. One owner (the SegmentDirectory); every call is made on its loop's turn and

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "metadata_redis/redis_errors.h"
+#include "security/record_signature.h"
 
 namespace troupe {
 
@@ -20,13 +21,14 @@ constexpr std::size_t kUnderWay = 32;
 
 RedisListing::RedisListing(Reactor& reactor, std::weak_ptr<RedisLife> life, const RedisRecords& records,
                            RedisClient& client, std::size_t max_record_bytes, Duration timeout,
-                           MetadataStore::ListCallback done)
+                           std::shared_ptr<const ClusterAuth> auth, MetadataStore::ListCallback done)
     : reactor_(reactor),
       life_(std::move(life)),
       records_(records),
       client_(client),
       max_record_bytes_(max_record_bytes),
       deadline_(saturatedAdd(reactor.now(), timeout)),
+      auth_(std::move(auth)),
       done_(std::move(done)) {}
 
 void RedisListing::start() { scan("0"); }
@@ -82,24 +84,29 @@ void RedisListing::onRecord(const std::string& name, const RedisReply& record) {
         --under_way_;
         return fetch();
     }
-    const auto desc = text ? decodeSegmentDesc(**text) : Result<SegmentDesc>(text.status());
-    const std::size_t bytes = text ? (*text)->size() : 0;
+    StoredSegment segment{name, std::nullopt, 0, text.status(), {}};
+    if (text) {
+        const std::string& json = **text;
+        const RecordSignature signature = checkRecord(json, auth_);
+        const Status signed_well = judgeRecord(signature, auth_);
+        segment.bytes = json.size();
+        segment.signature = signatureName(signature);
+        segment.desc = signed_well ? decodeSegmentDesc(json) : Result<SegmentDesc>(signed_well);
+    }
     client_.run({"PTTL", records_.key(name)}, left(),
-                then([name, bytes, desc](RedisListing& self, const RedisReply& lease) {
-                    self.onLease(name, bytes, desc, lease);
+                then([segment = std::move(segment)](RedisListing& self, const RedisReply& lease) {
+                    self.onLease(segment, lease);
                 }));
 }
 
-void RedisListing::onLease(const std::string& name, std::size_t bytes, const Result<SegmentDesc>& desc,
-                           const RedisReply& lease) {
+void RedisListing::onLease(StoredSegment segment, const RedisReply& lease) {
     --under_way_;
     if (lease.type != RedisReply::Type::Integer) return finish(wrongReply(lease, "a time to live"));
     // -2: gone; -1: it stays.
     constexpr std::int64_t kCentury = 100ll * 365 * 24 * 3600 * 1000;
     if (lease.integer != -2) {
-        std::optional<Duration> left;
-        if (lease.integer >= 0) left = std::chrono::milliseconds(std::min(lease.integer, kCentury));
-        found_.push_back({name, left, bytes, desc});
+        if (lease.integer >= 0) segment.lease = std::chrono::milliseconds(std::min(lease.integer, kCentury));
+        found_.push_back(std::move(segment));
     }
     fetch();
 }

@@ -8,6 +8,7 @@
 #include "metadata/metadata_store.h"
 #include "metadata_redis/redis_client.h"
 #include "metadata_redis/redis_records.h"
+#include "security/cluster_auth.h"
 
 namespace troupe {
 
@@ -17,7 +18,8 @@ namespace troupe {
 class RedisListing : public std::enable_shared_from_this<RedisListing> {
   public:
     RedisListing(Reactor& reactor, std::weak_ptr<RedisLife> life, const RedisRecords& records, RedisClient& client,
-                 std::size_t max_record_bytes, Duration timeout, MetadataStore::ListCallback done);
+                 std::size_t max_record_bytes, Duration timeout, std::shared_ptr<const ClusterAuth> auth,
+                 MetadataStore::ListCallback done);
 
     void start();
 
@@ -26,7 +28,7 @@ class RedisListing : public std::enable_shared_from_this<RedisListing> {
     void onPage(const RedisReply& page);
     void fetch();
     void onRecord(const std::string& name, const RedisReply& record);
-    void onLease(const std::string& name, std::size_t bytes, const Result<SegmentDesc>& desc, const RedisReply& lease);
+    void onLease(StoredSegment segment, const RedisReply& lease);
     void finish(Result<std::vector<StoredSegment>> result);
     template <class Handle>
     RedisClient::ReplyCallback then(Handle handle);
@@ -38,6 +40,7 @@ class RedisListing : public std::enable_shared_from_this<RedisListing> {
     RedisClient& client_;
     const std::size_t max_record_bytes_;
     const TimePoint deadline_;
+    const std::shared_ptr<const ClusterAuth> auth_;
     MetadataStore::ListCallback done_;
     std::set<std::string> names_;  ///< SCAN may name a key twice.
     std::set<std::string>::const_iterator next_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "metadata_redis/redis_errors.h"
+#include "security/record_signature.h"
 
 namespace troupe {
 
@@ -28,13 +29,15 @@ std::string milliseconds(Duration span) {
 }  // namespace
 
 RedisPublisher::RedisPublisher(Reactor& reactor, const Config& settings, Logger log, std::weak_ptr<RedisLife> life,
-                               const RedisRecords& records, RedisClient& client)
+                               const RedisRecords& records, RedisClient& client,
+                               std::shared_ptr<const ClusterAuth> auth)
     : reactor_(reactor),
       settings_(settings),
       log_(std::move(log)),
       life_(std::move(life)),
       records_(records),
-      client_(client) {}
+      client_(client),
+      auth_(std::move(auth)) {}
 
 RedisPublisher::~RedisPublisher() { stop(); }
 
@@ -59,7 +62,7 @@ void RedisPublisher::publish(const SegmentDesc& desc, Duration ttl, DoneCallback
     Record& record = published_[desc.name];
     const std::string incarnation = desc.incarnation.toString();
     if (record.serial == 0) record.serial = next_serial_++;
-    record.json = encodeSegmentDesc(desc);
+    record.json = signRecord(encodeSegmentDesc(desc), auth_);
     record.incarnation = incarnation;
     record.version = std::to_string(desc.version);
     record.ttl = ttl;

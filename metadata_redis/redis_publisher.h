@@ -8,6 +8,7 @@
 #include "metadata/metadata_store.h"
 #include "metadata_redis/redis_client.h"
 #include "metadata_redis/redis_records.h"
+#include "security/cluster_auth.h"
 
 namespace troupe {
 
@@ -19,7 +20,7 @@ class RedisPublisher {
     using DoneCallback = MetadataStore::DoneCallback;
 
     RedisPublisher(Reactor& reactor, const Config& settings, Logger log, std::weak_ptr<RedisLife> life,
-                   const RedisRecords& records, RedisClient& client);
+                   const RedisRecords& records, RedisClient& client, std::shared_ptr<const ClusterAuth> auth);
     ~RedisPublisher();
     RedisPublisher(const RedisPublisher&) = delete;
     RedisPublisher& operator=(const RedisPublisher&) = delete;
@@ -89,6 +90,7 @@ class RedisPublisher {
     const std::weak_ptr<RedisLife> life_;
     const RedisRecords& records_;
     RedisClient& client_;
+    const std::shared_ptr<const ClusterAuth> auth_;
     Records published_;
     std::uint64_t next_serial_ = 1;
     Reactor::TimerId look_timer_ = 0;

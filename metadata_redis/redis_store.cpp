@@ -7,6 +7,7 @@
 #include "metadata_redis/redis_listing.h"
 #include "metadata_redis/redis_publisher.h"
 #include "metadata_redis/redis_records.h"
+#include "security/record_signature.h"
 
 namespace troupe {
 
@@ -19,18 +20,20 @@ constexpr RedisReplyReader::Limits kChangeReplies{64u << 10, 64, 64};
 
 class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<Core> {
   public:
-    Core(Reactor& reactor, RedisUri uri, const Config& settings, Logger log)
+    Core(Reactor& reactor, RedisUri uri, const Config& settings, Logger log, std::shared_ptr<const ClusterAuth> auth)
         : reactor_(reactor),
           uri_(std::move(uri)),
           settings_(settings),
           log_(std::move(log)),
+          auth_(std::move(auth)),
           records_(settings.redis_prefix) {}
 
     void begin() {
         client_ = std::make_unique<RedisClient>(
             reactor_, uri_, settings_, log_, weak_from_this(), [this] { commandsUp(); },
             [this](const Status& why) { publisher_->onRefused(why); });
-        publisher_ = std::make_unique<RedisPublisher>(reactor_, settings_, log_, weak_from_this(), records_, *client_);
+        publisher_ =
+            std::make_unique<RedisPublisher>(reactor_, settings_, log_, weak_from_this(), records_, *client_, auth_);
     }
 
     /// No callback comes from here on, and the connections are closed. The parts may be on the stack below this call;
@@ -55,6 +58,8 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
                          const auto record = decodeRead(*reply, most);
                          if (!record) return done(record.status().withContext(where(name)));
                          if (!record->has_value()) return done(notFound(name));
+                         const Status signed_well = judgeRecord(checkRecord(**record, auth_), auth_);
+                         if (!signed_well) return done(signed_well.withContext(where(name)));
                          auto desc = decodeSegmentDesc(**record);
                          if (!desc) return done(desc.status().withContext(where(name)));
                          if (desc->name != name)
@@ -91,7 +96,7 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
 
     void list(Duration timeout, ListCallback done) {
         std::make_shared<RedisListing>(reactor_, weak_from_this(), records_, *client_, settings_.max_descriptor_bytes,
-                                       timeout, std::move(done))
+                                       timeout, auth_, std::move(done))
             ->start();
     }
 
@@ -167,6 +172,7 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
     const RedisUri uri_;
     const Config settings_;
     const Logger log_;
+    const std::shared_ptr<const ClusterAuth> auth_;
     const RedisRecords records_;
     std::unique_ptr<RedisClient> client_;
     std::unique_ptr<RedisPublisher> publisher_;
@@ -174,8 +180,8 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
     WatchCallback watcher_;
 };
 
-RedisStore::RedisStore(RedisUri uri, const Config& settings, Logger log)
-    : uri_(std::move(uri)), settings_(settings), log_(std::move(log)) {}
+RedisStore::RedisStore(RedisUri uri, const Config& settings, Logger log, std::shared_ptr<const ClusterAuth> auth)
+    : uri_(std::move(uri)), settings_(settings), log_(std::move(log)), auth_(std::move(auth)) {}
 
 RedisStore::~RedisStore() {
     if (core_) core_->stop();
@@ -183,7 +189,7 @@ RedisStore::~RedisStore() {
 
 Status RedisStore::start(Reactor& reactor) {
     if (core_) return {Code::InvalidArgument, "this store was started before"};
-    core_ = std::make_shared<Core>(reactor, uri_, settings_, log_);
+    core_ = std::make_shared<Core>(reactor, uri_, settings_, log_, auth_);
     core_->begin();
     return Status::ok();
 }

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "metadata/metadata_store.h"
 #include "metadata_redis/redis_uri.h"
+#include "security/cluster_auth.h"
 
 namespace troupe {
 
@@ -19,8 +20,9 @@ namespace troupe {
 /// the server lost it.
 class RedisStore final : public MetadataStore {
   public:
-    /// Begins nothing. The settings are copied.
-    RedisStore(RedisUri uri, const Config& settings, Logger log);
+    /// Begins nothing. The settings are copied. With a key in `auth` (may be null) records are signed, and those that
+    /// are not signed with it are refused.
+    RedisStore(RedisUri uri, const Config& settings, Logger log, std::shared_ptr<const ClusterAuth> auth = nullptr);
     ~RedisStore() override;
     RedisStore(const RedisStore&) = delete;
     RedisStore& operator=(const RedisStore&) = delete;
@@ -42,6 +44,7 @@ class RedisStore final : public MetadataStore {
     const RedisUri uri_;
     const Config settings_;
     const Logger log_;
+    const std::shared_ptr<const ClusterAuth> auth_;
     std::shared_ptr<Core> core_;  ///< Null before start. Shared with the calls in flight on the reactor.
 };
 

@@ -21,6 +21,13 @@ constexpr std::chrono::seconds kForgive{2};
 /// and a task's end must not. Several round trips between continents.
 constexpr std::chrono::seconds kFenceBound{1};
 
+/// The send buffer of a new socket always has room for what a greeting says.
+Status sendWhole(int socket, std::span<const std::byte> bytes) {
+    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == static_cast<ssize_t>(bytes.size())) return {};
+    return errnoStatus(Code::ConnectionLost, "send", errno);
+}
+
 }  // namespace
 
 Lane::Lane(Shared& shared, PathState& path, std::uint32_t number)
@@ -81,32 +88,93 @@ Status Lane::greet() {
     hello.target = path_.peer->desc->incarnation;
     hello.attempt = ++shared_.attempts;
     hello.crc = shared_.config.tcp_crc;
-    std::array<std::byte, kHelloBytes> bytes{};
+    hello.has_nonce = hasKey(shared_.auth);
+    std::array<std::byte, kHelloBytes + kAuthBytes> bytes{};
     encodeHello(hello, bytes.data());
-    const ssize_t sent = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    // The send buffer of a new socket always has room for it.
-    if (sent != static_cast<ssize_t>(bytes.size())) return errnoStatus(Code::ConnectionLost, "send", errno);
+    std::size_t length = kHelloBytes;
+    auth_.reset();
+    if (hello.has_nonce) {
+        const Nonce nonce = randomNonce();
+        std::copy(nonce.begin(), nonce.end(), bytes.begin() + kHelloBytes);
+        length = bytes.size();
+        auth_ = std::make_unique<Conversation>();
+        auth_->hello = bytes;
+    }
     reply_have_ = 0;
     reader_.reset();
-    return {};
+    return sendWhole(fd.get(), std::span(bytes).first(length));
+}
+
+/// The target asks for a proof.
+Status Lane::onChallenge() {
+    auth_->challenged = true;
+    auth_->challenge = reply_;
+    reply_have_ = 0;
+    const Proof proof = shared_.auth->prove(AuthRole::Initiator, kAuthProtocol, {auth_->hello, auth_->challenge});
+    return sendWhole(fd.get(), proof);
+}
+
+/// Whether a reply may be believed, whatever it says.
+Status Lane::checkReply(const HelloReply& reply) const {
+    if (!auth_) {
+        if (reply.has_auth) return {Code::ProtocolError, "the peer proves what nobody asked for"};
+        return reply.code == Code::AccessDenied ? needsKey("the peer") : Status::ok();
+    }
+    const ClusterAuth& auth = *shared_.auth;
+    if (!reply.has_auth) {
+        auth.count(AuthRefusal::NoProof);
+        if (reply.code == Code::AccessDenied) return auth_->challenged ? otherKey("the peer") : hasNoKey("the peer");
+        return {Code::AccessDenied,
+                "the peer answers without a proof of the cluster key; is auth.key_file set there? (docs/security.md)"};
+    }
+    const std::span<const std::byte> bytes(reply_);
+    if (auth.accepts(AuthRole::Responder, kAuthProtocol,
+                     {auth_->hello, auth_->challenge, bytes.first(kHelloReplyBytes)},
+                     bytes.subspan(kHelloReplyBytes))) {
+        auth.countAccepted();
+        return Status::ok();
+    }
+    auth.count(AuthRefusal::WrongProof);
+    return otherKey("this engine");
 }
 
 void Lane::readReply(TimePoint now, std::vector<Failure>& failed) {
-    const ssize_t got = ::recv(fd.get(), reply_.data() + reply_have_, reply_.size() - reply_have_, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (got < 0) return lose(now, errnoStatus(Code::ConnectionLost, "recv", errno), true, failed);
-    if (got == 0)
-        return lose(now, {Code::ConnectionLost, "the peer closed the connection during the greeting"}, true, failed);
-    reply_have_ += static_cast<std::size_t>(got);
-    if (reply_have_ < reply_.size()) return;
-    const auto reply = decodeHelloReply(reply_.data());
-    if (!reply.isOk()) return lose(now, reply.status(), true, failed);
+    Result<HelloReply> reply = HelloReply{};
+    for (;;) {
+        std::size_t whole = kHelloReplyBytes;
+        if (reply_have_ >= kHelloReplyBytes) {
+            reply = decodeHelloReply(reply_.data());
+            if (!reply.isOk()) return lose(now, reply.status(), true, failed);
+            if (reply->has_auth) whole += kAuthBytes;
+            if (reply_have_ == whole) break;
+        }
+        const ssize_t got = ::recv(fd.get(), reply_.data() + reply_have_, whole - reply_have_, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+        if (got < 0) return lose(now, errnoStatus(Code::ConnectionLost, "recv", errno), true, failed);
+        if (got == 0)
+            return lose(now, {Code::ConnectionLost, "the peer closed the connection during the greeting"}, true,
+                        failed);
+        reply_have_ += static_cast<std::size_t>(got);
+    }
+    if (auth_ && !auth_->challenged && reply->has_auth) {
+        if (const Status sent = onChallenge(); !sent) lose(now, sent, true, failed);
+        return;
+    }
+    if (const Status believed = checkReply(*reply); !believed)
+        return lose(now, believed, believed.code() != Code::AccessDenied, failed);
+    auth_.reset();
     const Incarnation& meant = path_.peer->desc->incarnation;
     if (reply->code == Code::StaleIncarnation || reply->target != meant)
         return lose(now,
                     {Code::StaleIncarnation,
                      "incarnation " + reply->target.toString() + " answers there, not " + meant.toString()},
                     false, failed);
+    if (reply->code == Code::CapacityExceeded)
+        return lose(now,
+                    {reply->code,
+                     "the peer has all the connections of this engine that it takes "
+                     "(peer.tcp_connections there)"},
+                    true, failed);
     if (reply->code != Code::Ok) return lose(now, {reply->code, "the peer refused the connection"}, true, failed);
     state_ = State::Up;
     deadline_ = kForever;

@@ -109,6 +109,8 @@ class Lane : public Link {
     void handOver(std::vector<Failure>& failed);
     void readReply(TimePoint now, std::vector<Failure>& failed);
     Status greet();
+    Status onChallenge();
+    Status checkReply(const HelloReply& reply) const;
     void fill(Gather& gather);
     void countSent(std::size_t bytes);
     std::string where() const;
@@ -145,8 +147,15 @@ class Lane : public Link {
     ResponseHeader response_;  ///< Whose payload is being received.
     std::uint32_t response_crc_ = 0;
     std::array<std::byte, kMaxMessageBytes> message_{};
-    std::array<std::byte, kHelloReplyBytes> reply_{};
+    std::array<std::byte, kHelloReplyBytes + kAuthBytes> reply_{};
     std::size_t reply_have_ = 0;
+    /// With a cluster key, while greeting.
+    struct Conversation {
+        std::array<std::byte, kHelloBytes + kAuthBytes> hello{};
+        std::array<std::byte, kHelloReplyBytes + kAuthBytes> challenge{};
+        bool challenged = false;
+    };
+    std::unique_ptr<Conversation> auth_;
 };
 
 }  // namespace troupe::tcp

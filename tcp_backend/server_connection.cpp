@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
+#include <utility>
 
+#include "base/endpoint.h"
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/prefetch.h"
 
@@ -21,10 +24,15 @@ class ServerConnection::Receiver {
         const ByteRange range{request.addr, request.length};
         const Code code = my_.shared_.guard.check(range, request.op == Op::Write);
         if (request.op == Op::Read) {
-            if (code != Code::Ok)
+            if (code != Code::Ok) {
                 my_.refuse(request.id, range, code);
-            else
+            } else if (!my_.mayAskFor(range.length)) {
+                my_.refuse(request.id, range, Code::CapacityExceeded);
+            } else {
                 my_.responses_.push() = {ResponseKind::ReadData, request.crc, false, 0, request.id, range};
+                my_.bytes_asked_for_ += range.length;
+                *my_.bytes_of_peer_ += range.length;
+            }
             return true;
         }
         // Checked once: whoever unregisters the range waits until `touches` denies it.
@@ -55,40 +63,122 @@ class ServerConnection::Receiver {
     ServerConnection& my_;
 };
 
-ServerConnection::ServerConnection(Shared& shared, UniqueFd socket, TimePoint deadline)
-    : Link(Kind::Server), shared_(shared), deadline_(deadline) {
+ServerConnection::ServerConnection(Shared& shared, UniqueFd socket, TimePoint deadline, SocketAddress from)
+    : Link(Kind::Server), shared_(shared), deadline_(deadline), bytes_of_peer_(std::make_shared<std::uint64_t>(0)) {
     fd = std::move(socket);
+    greeting_->from = from;
 }
 
-bool ServerConnection::receiveHello() {
-    const ssize_t got =
-        ::recv(fd.get(), hello_bytes_.data() + hello_have_, hello_bytes_.size() - hello_have_, MSG_DONTWAIT);
+/// What is asked for alone is never too much, or it could never be had.
+bool ServerConnection::mayAskFor(std::uint64_t length) const {
+    const std::uint64_t limit = shared_.config.peer_tcp_bytes;
+    return *bytes_of_peer_ == 0 || (*bytes_of_peer_ < limit && length <= limit - *bytes_of_peer_);
+}
+
+/// The oldest answer is sent.
+void ServerConnection::forgetOldest() {
+    const Response& oldest = responses_.front();
+    if (oldest.kind == ResponseKind::ReadData) {
+        bytes_asked_for_ -= oldest.range.length;
+        *bytes_of_peer_ -= oldest.range.length;
+    }
+    responses_.pop();
+}
+
+bool ServerConnection::receiveHello(TimePoint now) {
+    Greeting& greeting = *greeting_;
+    std::byte* const into = greeting.challenged ? greeting.proof.data() : greeting.hello.data();
+    const std::size_t whole = greeting.challenged ? greeting.proof.size() : greeting.hello_bytes;
+    const ssize_t got = ::recv(fd.get(), into + greeting.have, whole - greeting.have, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
     if (got <= 0) {
         close("closed by the peer before its greeting was complete");
         return true;
     }
-    hello_have_ += static_cast<std::size_t>(got);
-    if (!startsLikeHello(hello_bytes_.data(), hello_have_)) {
+    greeting.have += static_cast<std::size_t>(got);
+    if (greeting.challenged) {
+        if (greeting.have == whole) onProof(now);
+        return true;
+    }
+    if (!startsLikeHello(greeting.hello.data(), greeting.have)) {
         close("what it sent is not a greeting");
         return true;
     }
-    if (hello_have_ < hello_bytes_.size()) return true;
-    auto hello = decodeHello(hello_bytes_.data());
-    if (!hello.isOk()) {
-        close(hello.status().message().c_str());
-        return true;
-    }
-    hello_ = *hello;
-    state_ = State::Greeted;
+    if (greeting.have == greeting.hello_bytes) onHello(now);
     return true;
 }
 
+/// All of the Hello that was expected is there.
+void ServerConnection::onHello(TimePoint now) {
+    Greeting& greeting = *greeting_;
+    auto hello = decodeHello(greeting.hello.data());
+    if (!hello.isOk()) return close(hello.status().message().c_str());
+    hello_ = *hello;
+    if (hello_.has_nonce && greeting.hello_bytes == kHelloBytes) {
+        // Then this is not all of it.
+        greeting.hello_bytes += kAuthBytes;
+        return;
+    }
+    const bool keyed = hasKey(shared_.auth);
+    if (keyed && !hello_.has_nonce) {
+        refuseGreeting(AuthRefusal::NoProof, needsKey("this engine"), now);
+    } else if (!keyed && hello_.has_nonce) {
+        refuseGreeting(AuthRefusal::UnusedKey, hasNoKey("this engine"), now);
+    } else if (!keyed) {
+        state_ = State::Greeted;
+    } else {
+        encodeHelloReply({shared_.incarnation, Code::Ok, true}, greeting.challenge.data());
+        const Nonce nonce = randomNonce();
+        std::copy(nonce.begin(), nonce.end(), greeting.challenge.begin() + kHelloReplyBytes);
+        const auto& bytes = greeting.challenge;
+        const ssize_t sent = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent != static_cast<ssize_t>(bytes.size())) return close("the greeting could not be answered");
+        greeting.challenged = true;
+        greeting.have = 0;
+    }
+}
+
+void ServerConnection::onProof(TimePoint now) {
+    const Greeting& greeting = *greeting_;
+    if (!shared_.auth->accepts(AuthRole::Initiator, kAuthProtocol, {greeting.hello, greeting.challenge},
+                               greeting.proof))
+        return refuseGreeting(AuthRefusal::WrongProof, otherKey("this engine"), now);
+    shared_.auth->countAccepted();
+    state_ = State::Greeted;
+}
+
+void ServerConnection::refuseGreeting(AuthRefusal why, const Status& said, TimePoint now) {
+    countRefusal(shared_.auth, why);
+    const auto from = SocketAddress::remote(fd.get());
+    shared_.refusals.say(
+        shared_.log, now,
+        shared_.name + ": data connection" + (from ? " from " + from->toString() : "") + " refused: " + said.message());
+    if (!sendReply(said.code(), false)) return;
+    shared_.events.closeInOrder(*this);
+    state_ = State::Closed;
+}
+
+/// False: it could not be sent, and the connection is closed.
+bool ServerConnection::sendReply(Code code, bool proven) {
+    std::array<std::byte, kHelloReplyBytes + kAuthBytes> bytes{};
+    encodeHelloReply({shared_.incarnation, code, proven}, bytes.data());
+    std::size_t length = kHelloReplyBytes;
+    if (proven) {
+        const Proof proof =
+            shared_.auth->prove(AuthRole::Responder, kAuthProtocol,
+                                {greeting_->hello, greeting_->challenge, std::span(bytes).first(kHelloReplyBytes)});
+        std::copy(proof.begin(), proof.end(), bytes.begin() + kHelloReplyBytes);
+        length = bytes.size();
+    }
+    const ssize_t sent = ::send(fd.get(), bytes.data(), length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == static_cast<ssize_t>(length)) return true;
+    close("the greeting could not be answered");
+    return false;
+}
+
 void ServerConnection::answerHello(Code code) {
-    std::array<std::byte, kHelloReplyBytes> bytes{};
-    encodeHelloReply({shared_.incarnation, code}, bytes.data());
-    const ssize_t sent = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent != static_cast<ssize_t>(bytes.size())) return close("the greeting could not be answered");
+    if (!sendReply(code, hasKey(shared_.auth))) return;
+    greeting_.reset();
     deadline_ = kForever;
     state_ = State::Serving;
     if (code == Code::Ok) return;
@@ -130,6 +220,7 @@ void ServerConnection::close(const char* why) {
     shared_.events.closeAbruptly(*this);
     state_ = State::Closed;
     responses_.clear();
+    *bytes_of_peer_ -= std::exchange(bytes_asked_for_, 0);
     reader_.reset();
 }
 
@@ -230,7 +321,7 @@ void ServerConnection::countSent(std::size_t bytes) {
         }
         bytes -= missing;
         sent_offset_ = 0;
-        responses_.pop();
+        forgetOldest();
     }
 }
 

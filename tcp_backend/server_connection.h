@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
+#include "base/endpoint.h"
 #include "tcp_backend/frame_reader.h"
 #include "tcp_backend/ring.h"
 #include "tcp_backend/shared.h"
@@ -17,21 +19,26 @@ namespace troupe::tcp {
 class ServerConnection : public Link {
   public:
     enum class State : std::uint8_t {
-        Greeting,  ///< Waits for a Hello.
+        Greeting,  ///< Waits for a Hello, and for its proof where one is due.
         Greeted,   ///< Has one that the Nic has not answered: see hello().
         Serving,
         Closed,  ///< Ended; the Nic forgets it.
     };
 
-    /// `deadline`: when the Hello must be complete.
-    ServerConnection(Shared& shared, UniqueFd socket, TimePoint deadline);
+    /// `deadline`: when the Hello must be complete. `from`: the other end's address.
+    ServerConnection(Shared& shared, UniqueFd socket, TimePoint deadline, SocketAddress from = {});
 
     State state() const { return state_; }
     TimePoint deadline() const { return deadline_; }
     const Hello& hello() const { return hello_; }
+    /// Greeting: whether it comes from the same address as `other`, whatever the port.
+    bool isFrom(const SocketAddress& other) const { return greeting_ && greeting_->from.sameHost(other); }
+    /// Greeted: what this connection asks for is counted with what others of its peer do.
+    void countWith(std::shared_ptr<std::uint64_t> bytes_of_peer) { bytes_of_peer_ = std::move(bytes_of_peer); }
+    const std::shared_ptr<std::uint64_t>& bytesOfPeer() const { return bytes_of_peer_; }
 
-    /// Greeting: receives the Hello. Closes on garbage as soon as it shows.
-    bool receiveHello();
+    /// Greeting: receives the Hello, and has it proven. Closes on garbage as soon as it shows.
+    bool receiveHello(TimePoint now);
     /// Greeted: sends the reply; closes the connection unless `code` is Ok.
     void answerHello(Code code);
 
@@ -80,23 +87,41 @@ class ServerConnection : public Link {
     std::uint64_t addResponse(Gather& gather, Response& response, std::uint64_t offset);
     std::uint64_t frameBytes(const Response& response) const;
     void acknowledge(std::uint64_t id);
+    bool mayAskFor(std::uint64_t length) const;
+    void forgetOldest();
     void refuse(std::uint64_t id, const ByteRange& range, Code code);
 
     /// As many READ headers as one buffer holds. The queue has room for a power of two of 32-byte entries, and one
     /// payload under way may add its answer to a full one: 512 KiB at worst.
     static constexpr std::size_t kMostResponses = 8192;
 
+    /// What the greeting needs, and nothing after it.
+    struct Greeting {
+        SocketAddress from;
+        std::array<std::byte, kHelloBytes + kAuthBytes> hello{};
+        std::size_t have = 0;  ///< Bytes of the Hello, then of the proof.
+        std::size_t hello_bytes = kHelloBytes;
+        bool challenged = false;
+        std::array<std::byte, kHelloReplyBytes + kAuthBytes> challenge{};
+        Proof proof{};
+    };
+    void onHello(TimePoint now);
+    void onProof(TimePoint now);
+    void refuseGreeting(AuthRefusal why, const Status& said, TimePoint now);
+    bool sendReply(Code code, bool proven);
+
     Shared& shared_;
     State state_ = State::Greeting;
     TimePoint deadline_;
     Hello hello_;
-    std::array<std::byte, kHelloBytes> hello_bytes_{};
-    std::size_t hello_have_ = 0;
+    std::unique_ptr<Greeting> greeting_ = std::make_unique<Greeting>();
 
     FrameReader<kRequestBytes> reader_;
     Incoming incoming_;
     Ring<Response> responses_;
-    std::uint64_t sent_offset_ = 0;  ///< Bytes of the oldest response's frame that are sent.
+    std::uint64_t bytes_asked_for_ = 0;             ///< By READs whose answers are not sent whole.
+    std::shared_ptr<std::uint64_t> bytes_of_peer_;  ///< The same of all connections of its initiator to this Nic.
+    std::uint64_t sent_offset_ = 0;                 ///< Bytes of the oldest response's frame that are sent.
 };
 
 }  // namespace troupe::tcp

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "base/config.h"
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "security/cluster_auth.h"
+#include "security/refusal_log.h"
 #include "tcp_backend/events.h"
 #include "tcp_backend/gather.h"
 #include "tcp_backend/range_guard.h"
@@ -24,14 +27,22 @@ inline constexpr std::size_t kSendBytes = 1u << 20;
 
 /// What the connections of one Nic share. All of it belongs to the Nic's owner.
 struct Shared {
-    Shared(const Config& configuration, const RegistrationTable& table, const Incarnation& self, Logger sink)
-        : config(configuration), incarnation(self), log(std::move(sink)), guard(table), scratch(256u << 10) {}
+    Shared(const Config& configuration, const RegistrationTable& table, const Incarnation& self, Logger sink,
+           std::shared_ptr<const ClusterAuth> its_auth)
+        : config(configuration),
+          incarnation(self),
+          auth(std::move(its_auth)),
+          log(std::move(sink)),
+          guard(table),
+          scratch(256u << 10) {}
 
     const Config config;
     const Incarnation incarnation;
-    std::string name;         ///< "tcp0".
-    std::uint32_t index = 0;  ///< The 0 of it.
+    const std::shared_ptr<const ClusterAuth> auth;  ///< Null: no key.
+    std::string name;                               ///< "tcp0".
+    std::uint32_t index = 0;                        ///< The 0 of it.
     Logger log;
+    RefusalLog refusals;
     EventSet events;
     RangeGuard guard;
     Gather gather;

@@ -23,7 +23,7 @@ Result<std::unique_ptr<TcpNic>> TcpNic::create(const TransportContext& context, 
 }
 
 TcpNic::TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd listener)
-    : shared_(context.config, context.regions, context.incarnation, context.log) {
+    : shared_(context.config, context.regions, context.incarnation, context.log, context.auth) {
     shared_.name = "tcp" + std::to_string(index);
     shared_.index = index;
     std::uint32_t seed = 0;

@@ -64,9 +64,10 @@ class TcpNic final : public Nic {
     bool driveServers();
     bool lookAtEvents(TimePoint now, Sweep& sweep);
     bool onLaneEvent(Lane& lane, std::uint32_t events, TimePoint now, Sweep& sweep);
-    bool onServerEvent(ServerConnection& connection);
+    bool onServerEvent(ServerConnection& connection, TimePoint now);
     bool acceptConnections(TimePoint now);
-    void admit(ServerConnection& connection);
+    bool makeRoom(const SocketAddress& from);
+    void admit(ServerConnection& connection, TimePoint now);
     void bury();
     void forgetFenced();
 

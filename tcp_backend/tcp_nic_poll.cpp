@@ -168,7 +168,7 @@ bool TcpNic::lookAtEvents(TimePoint now, Sweep& sweep) {
                 if (onLaneEvent(static_cast<Lane&>(link), event.events, now, sweep)) moved = true;
                 break;
             case Link::Kind::Server:
-                if (onServerEvent(static_cast<ServerConnection&>(link))) moved = true;
+                if (onServerEvent(static_cast<ServerConnection&>(link), now)) moved = true;
                 break;
         }
     }
@@ -192,12 +192,12 @@ bool TcpNic::onLaneEvent(Lane& lane, std::uint32_t events, TimePoint now, Sweep&
     return moved;
 }
 
-bool TcpNic::onServerEvent(ServerConnection& connection) {
+bool TcpNic::onServerEvent(ServerConnection& connection, TimePoint now) {
     using State = ServerConnection::State;
     bool moved = false;
     if (connection.state() == State::Greeting) {
-        moved = connection.receiveHello();
-        if (connection.state() == State::Greeted) admit(connection);
+        moved = connection.receiveHello(now);
+        if (connection.state() == State::Greeted) admit(connection, now);
         if (connection.state() != State::Greeting) std::erase(greeting_, &connection);
     } else if (connection.state() == State::Serving) {
         moved = connection.serve();
@@ -227,13 +227,17 @@ bool TcpNic::acceptConnections(TimePoint now) {
             break;
         }
         moved = true;
-        if (servers_.size() >= shared_.config.tcp_max_connections) {
-            shared_.log->debug("{}: connection refused: there are {} already", shared_.name, servers_.size());
+        const auto from = SocketAddress::remote(fd.get());
+        if (!from) continue;
+        if (!makeRoom(*from)) {
+            shared_.refusals.say(shared_.log, now,
+                                 shared_.name + ": data connection from " + from->toString() + " refused: there are " +
+                                     std::to_string(servers_.size()) + " already (tcp.max_connections)");
             continue;
         }
         tuneSocket(fd.get(), shared_.config.tcp_socket_buffer);
         const TimePoint deadline = saturatedAdd(now, shared_.config.handshake_timeout);
-        auto server = std::make_unique<ServerConnection>(shared_, std::move(fd), deadline);
+        auto server = std::make_unique<ServerConnection>(shared_, std::move(fd), deadline, *from);
         if (!shared_.events.add(*server, EPOLLIN)) continue;
         watchTimer(deadline);
         greeting_.push_back(server.get());
@@ -242,17 +246,56 @@ bool TcpNic::acceptConnections(TimePoint now) {
     return moved;
 }
 
-void TcpNic::admit(ServerConnection& connection) {
+/// For one more of that address. Those that have not greeted yet give way, the oldest first. False: all connections
+/// there may be are those of peers.
+bool TcpNic::makeRoom(const SocketAddress& from) {
+    using State = ServerConnection::State;
+    ServerConnection* oldest = nullptr;
+    ServerConnection* oldest_of_host = nullptr;
+    std::size_t greetings = 0;
+    for (ServerConnection* each : greeting_) {
+        if (each->state() != State::Greeting) continue;
+        if (oldest == nullptr) oldest = each;
+        if (!each->isFrom(from)) continue;
+        if (oldest_of_host == nullptr) oldest_of_host = each;
+        ++greetings;
+    }
+    const auto open = std::count_if(servers_.begin(), servers_.end(),
+                                    [](const auto& server) { return server->state() != State::Closed; });
+    if (greetings >= shared_.config.peer_greetings) {
+        oldest_of_host->close("others of its address wait to greet (peer.greetings)");
+        anyone_closed_ = true;
+    } else if (static_cast<std::size_t>(open) >= shared_.config.tcp_max_connections) {
+        if (oldest == nullptr) return false;
+        (oldest_of_host != nullptr ? oldest_of_host : oldest)->close("others wait to greet (tcp.max_connections)");
+        anyone_closed_ = true;
+    }
+    return true;
+}
+
+void TcpNic::admit(ServerConnection& connection, TimePoint now) {
     const Hello& hello = connection.hello();
+    std::uint32_t of_peer = 0;
     if (hello.target != shared_.incarnation) return connection.answerHello(Code::StaleIncarnation);
     for (const auto& other : servers_) {
         if (other.get() == &connection || other->state() != ServerConnection::State::Serving ||
-            !(other->hello().lane == hello.lane))
+            other->hello().lane.initiator != hello.lane.initiator)
             continue;
+        connection.countWith(other->bytesOfPeer());
+        if (!(other->hello().lane == hello.lane)) {
+            ++of_peer;
+            continue;
+        }
         if (other->hello().attempt > hello.attempt) return connection.answerHello(Code::StaleHandle);
         // Before the reply, so that nothing the old connection still holds is applied once the new one has work.
         other->close("the initiator opened its successor");
         anyone_closed_ = true;
+    }
+    if (of_peer >= shared_.config.peer_tcp_connections) {
+        shared_.refusals.say(shared_.log, now,
+                             shared_.name + ": data connection of " + hello.lane.initiator.toString() +
+                                 " refused: it has " + std::to_string(of_peer) + " (peer.tcp_connections)");
+        return connection.answerHello(Code::CapacityExceeded);
     }
     connection.answerHello(Code::Ok);
 }

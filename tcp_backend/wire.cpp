@@ -66,14 +66,17 @@ void encodeHello(const Hello& hello, std::byte* out) {
     put<std::uint32_t>(out + 40, hello.lane.nic);
     put<std::uint32_t>(out + 44, hello.lane.lane);
     put<std::uint64_t>(out + 48, hello.attempt);
-    // 56: length of the authentication that follows, 0 in this version. 60..79: reserved, 0.
+    // 56: length of the authentication that follows. 60..79: reserved, 0.
+    put<std::uint32_t>(out + 56, hello.has_nonce ? std::uint32_t{kAuthBytes} : 0);
 }
 
 Result<Hello> decodeHello(const std::byte* in) {
     if (const Status status = checkPreamble(in); !status) return status;
     const auto flags = get<std::uint16_t>(in + 6);
     if ((flags & ~kFlagCrc) != 0) return {Code::ProtocolError, "unknown flags in the greeting"};
-    if (get<std::uint32_t>(in + 56) != 0) return {Code::Unsupported, "the greeting announces an authentication"};
+    const auto auth = get<std::uint32_t>(in + 56);
+    if (auth != 0 && auth != kAuthBytes)
+        return {Code::Unsupported, "the greeting announces an authentication of " + std::to_string(auth) + " bytes"};
     if (std::any_of(in + 60, in + kHelloBytes, [](std::byte b) { return b != std::byte{0}; }))
         return {Code::ProtocolError, "reserved bytes of the greeting are set"};
     Hello hello;
@@ -81,6 +84,7 @@ Result<Hello> decodeHello(const std::byte* in) {
     hello.target = getIncarnation(in + 24);
     hello.attempt = get<std::uint64_t>(in + 48);
     hello.crc = (flags & kFlagCrc) != 0;
+    hello.has_nonce = auth != 0;
     return hello;
 }
 
@@ -96,12 +100,17 @@ void encodeHelloReply(const HelloReply& reply, std::byte* out) {
     put<std::uint32_t>(out, kMagic);
     put<std::uint16_t>(out + 4, kVersion);
     put<std::uint32_t>(out + 8, static_cast<std::uint32_t>(reply.code));
+    put<std::uint32_t>(out + 12, reply.has_auth ? std::uint32_t{kAuthBytes} : 0);
     putIncarnation(out + 16, reply.target);
 }
 
 Result<HelloReply> decodeHelloReply(const std::byte* in) {
     if (const Status status = checkPreamble(in); !status) return status;
-    return HelloReply{getIncarnation(in + 16), codeFromWire(get<std::uint32_t>(in + 8))};
+    const auto auth = get<std::uint32_t>(in + 12);
+    if (auth != 0 && auth != kAuthBytes)
+        return {Code::ProtocolError,
+                "the greeting was answered with an authentication of " + std::to_string(auth) + " bytes"};
+    return HelloReply{getIncarnation(in + 16), codeFromWire(get<std::uint32_t>(in + 8)), auth != 0};
 }
 
 void encodeRequest(const RequestHeader& header, std::byte* out) {
@@ -173,6 +182,9 @@ std::size_t refusalText(Code code, const ByteRange& range, char* out) {
         case Code::InvalidArgument: why = "passes the end of the address space"; break;
         case Code::AddressNotRegistered: why = "is not wholly registered at the target"; break;
         case Code::AccessDenied: why = "is not remotely accessible"; break;
+        case Code::CapacityExceeded:
+            why = "and the READs before it are more than one peer may have asked for (peer.tcp_bytes)";
+            break;
         case Code::ChecksumMismatch: why = "arrived damaged: the CRC32C of its bytes differs"; break;
         default: break;
     }

@@ -15,6 +15,12 @@
 ///   initiator                                target
 ///   Hello                        ->
 ///                                <-          HelloReply (closed afterwards unless its code is Ok)
+/// or, with a cluster key at both ends,
+///   Hello, nonce                 ->
+///                                <-          HelloReply (Ok), nonce
+///   proof                        ->          over both of the above
+///                                <-          HelloReply, proof over all of the above and this reply's first 32 bytes
+/// and then
 ///   RequestHeader [payload]      ->          many in flight, in order
 ///                                <-          ResponseHeader [payload or message], in the order of the requests
 ///
@@ -44,13 +50,19 @@ struct Hello {
     Incarnation target;         ///< Whom the initiator means to reach.
     std::uint64_t attempt = 0;  ///< Grows with every connection of that Nic: tells the newer of two with one id.
     bool crc = false;           ///< The initiator will ask for checksums.
+    bool has_nonce = false;     ///< It has a cluster key, and its nonce (kNonceBytes) follows.
 };
 inline constexpr std::size_t kHelloBytes = 80;
 
 struct HelloReply {
     Incarnation target;  ///< Who answers.
     Code code = Code::Ok;
+    /// A nonce or a proof follows, 32 bytes each. The first is a challenge, and then the code is Ok.
+    bool has_auth = false;
 };
+/// What proofs on a data connection are for.
+inline constexpr std::string_view kAuthProtocol = "tcp";
+inline constexpr std::size_t kAuthBytes = 32;  ///< Of a nonce, and of a proof.
 inline constexpr std::size_t kHelloReplyBytes = 32;
 
 enum class Op : std::uint8_t { Read = 1, Write = 2 };

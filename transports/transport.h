@@ -11,6 +11,7 @@
 #include "base/reactor.h"
 #include "base/status.h"
 #include "metadata/segment_desc.h"
+#include "security/cluster_auth.h"
 #include "transports/nic.h"
 #include "transports/registration_table.h"
 
@@ -24,6 +25,7 @@ struct TransportContext {
     std::string bind_host;    ///< Numeric address to listen on.
     unsigned data_loops = 1;  ///< How many loops will each own a share of the Nics.
     Logger log;
+    std::shared_ptr<const ClusterAuth> auth = nullptr;  ///< What connections have to prove; null: nothing.
 };
 
 /// A look at a peer that is under way. Destroying it ends it: its callback is not called any more. Lives on the loop

@@ -29,8 +29,9 @@ int pollTimeout(TimePoint deadline) {
 
 }  // namespace
 
-Connector::Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log)
-    : api_(std::move(api)), config_(config), incarnation_(incarnation), log_(std::move(log)) {}
+Connector::Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log,
+                     std::shared_ptr<const ClusterAuth> auth)
+    : api_(std::move(api)), config_(config), incarnation_(incarnation), log_(std::move(log)), auth_(std::move(auth)) {}
 
 Connector::~Connector() {
     if (thread_.joinable()) {
@@ -99,7 +100,6 @@ std::uint32_t Connector::connect(Order order) {
         Pair& pair = pairs_[number];
         pair.number = number;
         pair.order = std::move(order);
-        pair.order.greeting.attempt = ++attempts_;
         tryCandidate(pair);
     });
     return number;

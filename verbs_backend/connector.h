@@ -15,9 +15,11 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "security/refusal_log.h"
 #include "verbs_backend/device.h"
 #include "verbs_backend/handshake.h"
 #include "verbs_backend/mailbox.h"
+#include "verbs_backend/sealed_handshake.h"
 #include "verbs_backend/verbs_api.h"
 
 namespace troupe::verbs {
@@ -46,7 +48,8 @@ class Connector {
     };
 
     /// `config` and what `incarnation` means as in TransportContext; the reference outlives this.
-    Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log);
+    Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log,
+              std::shared_ptr<const ClusterAuth> auth = nullptr);
     /// Ends every pair. No Nic may still hold one.
     ~Connector();
 
@@ -110,6 +113,7 @@ class Connector {
     void dropConnection(Pair& pair);
     void onResolved(Pair& pair);
     void onRoute(Pair& pair);
+    Result<Answer> readAnswer(const Pair& pair, const CmEvent& event) const;
     void onResponse(Pair& pair, const CmEvent& event);
     void onRejected(Pair& pair, const CmEvent& event);
     void breakNow(Pair& pair, const Status& cause);
@@ -123,7 +127,7 @@ class Connector {
     // connector_target.cpp
     void onRequest(const CmEvent& event);
     Status serve(const CmEvent& event, const Greeting& greeting, std::size_t device);
-    void reject(CmId id, Code code, const std::string& why);
+    void reject(const CmEvent& event, Code code, const std::string& why);
     void endServed(CmId id, const char* why);
     void makeRoom();
 
@@ -137,6 +141,9 @@ class Connector {
     const Config& config_;
     const Incarnation incarnation_;
     const Logger log_;
+    const std::shared_ptr<const ClusterAuth> auth_;
+    SeenGreetings seen_;
+    RefusalLog refusals_;
 
     std::vector<Own> own_;
     CmChannel channel_ = 0;

@@ -27,6 +27,8 @@ void Connector::tryCandidate(Pair& pair) {
     const auto share = std::max<Duration>(
         config_.connect_timeout / static_cast<std::int64_t>(pair.order.candidates.size()), kLeastPatience);
     pair.step = Step::Resolving;
+    // Each try its own: a target may know the greeting of the last.
+    pair.order.greeting.attempt = ++attempts_;
     pair.deadline = Clock::now() + share;
     if (own.port_down) return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
     pair.id = api_->cmCreate(channel_);
@@ -95,9 +97,10 @@ void Connector::onRoute(Pair& pair) {
                               errno));
     if (const Status status = modify(pair.id, pair.qp, IBV_QPS_INIT, device, true, 4096); !status)
         return giveUpCandidate(pair, status);
-    const auto greeting = encode(pair.order.greeting);
+    const auto greeting = sealGreeting(pair.order.greeting, auth_);
+    if (!greeting) return giveUpCandidate(pair, greeting.status(), false);
     CmParameters parameters;
-    parameters.private_data = greeting;
+    parameters.private_data = *greeting;
     parameters.qp_number = pair.qp->qp_num;
     parameters.initiator_depth = static_cast<std::uint8_t>(
         std::clamp(device.attributes.max_qp_init_rd_atom, 0, static_cast<int>(config_.rdma_read_depth)));
@@ -108,11 +111,17 @@ void Connector::onRoute(Pair& pair) {
         giveUpCandidate(pair, errnoStatus(Code::ConnectionLost, "connect", error));
 }
 
+Result<Answer> Connector::readAnswer(const Pair& pair, const CmEvent& event) const {
+    // The same bytes as were sent.
+    const auto greeting = sealGreeting(pair.order.greeting, auth_);
+    return greeting ? openAnswer(event.private_data, *greeting, auth_) : Result<Answer>(greeting.status());
+}
+
 void Connector::onResponse(Pair& pair, const CmEvent& event) {
     if (pair.step != Step::Connecting) return;
     const Device& device = *own_[pair.order.device].device;
-    const auto answer = decodeAnswer(event.private_data);
-    if (!answer) return giveUpCandidate(pair, answer.status());
+    const auto answer = readAnswer(pair, event);
+    if (!answer) return giveUpCandidate(pair, answer.status(), answer.status().code() != Code::AccessDenied);
     if (answer->code != Code::Ok || answer->target != pair.order.greeting.target)
         return giveUpCandidate(
             pair,
@@ -143,7 +152,8 @@ void Connector::onResponse(Pair& pair, const CmEvent& event) {
 
 void Connector::onRejected(Pair& pair, const CmEvent& event) {
     if (pair.step != Step::Connecting) return;
-    const auto answer = decodeAnswer(event.private_data);
+    const auto answer = readAnswer(pair, event);
+    if (!answer && answer.status().code() == Code::AccessDenied) return giveUpCandidate(pair, answer.status(), false);
     if (!answer)
         // Without an answer of ours: nobody listens there (IBTA reason 8), or it is somebody else.
         return giveUpCandidate(

@@ -8,29 +8,41 @@
 namespace troupe::verbs {
 
 void Connector::onRequest(const CmEvent& event) {
-    const auto greeting = decodeGreeting(event.private_data);
-    if (!greeting) return reject(event.id, Code::ProtocolError, greeting.status().message());
+    const auto greeting = openGreeting(event.private_data, auth_);
+    if (!greeting) return reject(event, greeting.status().code(), greeting.status().message());
     const std::string name = api_->cmDevice(event.id);
     const std::uint8_t port = api_->cmPort(event.id);
     const auto own = std::find_if(own_.begin(), own_.end(), [&](const Own& entry) {
         return entry.device->device_name == name && entry.device->port == port;
     });
     if (own == own_.end())
-        return reject(event.id, Code::TransportMissing, "device '" + name + "' is not one that this engine uses");
+        return reject(event, Code::TransportMissing, "device '" + name + "' is not one that this engine uses");
     if (greeting->target != incarnation_)
-        return reject(event.id, Code::StaleIncarnation, "it is meant for " + greeting->target.toString());
+        return reject(event, Code::StaleIncarnation, "it is meant for " + greeting->target.toString());
+    if (hasKey(auth_) && !seen_.isNew(*greeting)) {
+        auth_->count(AuthRefusal::Replayed);
+        return reject(event, Code::StaleHandle, "its greeting was seen before");
+    }
     std::vector<CmId> predecessors;
     for (const auto& [id, served] : served_) {
         if (!served.greeting.sameLane(*greeting)) continue;
         if (served.greeting.attempt > greeting->attempt)
-            return reject(event.id, Code::StaleHandle, "the lane has a later connection already");
+            return reject(event, Code::StaleHandle, "the lane has a later connection already");
         predecessors.push_back(id);
     }
     // Before the answer, so that nothing the old pair still has on the way is applied once the new one has work.
     for (const CmId id : predecessors) endServed(id, "the initiator opened its successor");
+    // Also so that it does not drive out those of others (makeRoom).
+    const auto of_peer = std::count_if(served_.begin(), served_.end(), [&](const auto& entry) {
+        return entry.second.greeting.initiator == greeting->initiator;
+    });
+    if (static_cast<std::size_t>(of_peer) >= config_.peer_rdma_connections)
+        return reject(event, Code::CapacityExceeded,
+                      "the peer has " + std::to_string(of_peer) + " queue pairs already (peer.rdma_connections)");
     makeRoom();
+    if (hasKey(auth_)) auth_->countAccepted();
     const Status status = serve(event, *greeting, static_cast<std::size_t>(own - own_.begin()));
-    if (!status) reject(event.id, status.code(), status.message());
+    if (!status) reject(event, status.code(), status.message());
 }
 
 Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::size_t index) {
@@ -46,7 +58,8 @@ Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::siz
     if (status) status = modify(event.id, qp, IBV_QPS_RTR, device, false, 4096, &mtu);
     if (status) status = modify(event.id, qp, IBV_QPS_RTS, device, false, 4096);
     if (status) {
-        const auto answer = encode(Answer{Code::Ok, incarnation_, mtu, device.name});
+        const auto answer =
+            sealAnswer(Answer{Code::Ok, incarnation_, mtu, device.name}, event.private_data, true, auth_);
         CmParameters parameters;
         parameters.private_data = answer;
         parameters.qp_number = qp->qp_num;
@@ -66,10 +79,15 @@ Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::siz
     return {};
 }
 
-void Connector::reject(CmId id, Code code, const std::string& why) {
-    log_->debug("rdma: connection refused: {}", why);
-    static_cast<void>(api_->cmReject(id, encode(Answer{code, incarnation_, 0, ""})));
-    api_->cmDestroy(id);
+void Connector::reject(const CmEvent& event, Code code, const std::string& why) {
+    const bool proven = code != Code::AccessDenied && code != Code::ProtocolError;
+    if (code == Code::AccessDenied)
+        refusals_.say(log_, Clock::now(), "rdma: connection refused: " + why);
+    else
+        log_->debug("rdma: connection refused: {}", why);
+    const auto answer = sealAnswer(Answer{code, incarnation_, 0, ""}, event.private_data, proven, auth_);
+    static_cast<void>(api_->cmReject(event.id, answer));
+    api_->cmDestroy(event.id);
 }
 
 void Connector::endServed(CmId id, const char* why) {

@@ -14,7 +14,7 @@ Status VerbsTransport::install(const TransportContext& context) {
     auto devices = Device::openAll(api_, context.config, context.log);
     if (!devices) return devices.status();
     auto memory = std::make_shared<MemoryTable>(*devices, context.config);
-    auto connector = std::make_shared<Connector>(api_, context.config, context.incarnation, context.log);
+    auto connector = std::make_shared<Connector>(api_, context.config, context.incarnation, context.log, context.auth);
     const auto port = connector->start(*devices);
     if (!port) return port.status();
     std::vector<PlacedNic> nics;

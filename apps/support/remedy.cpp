@@ -9,6 +9,10 @@ namespace troupe::apps {
 
 namespace {
 
+constexpr const char* kKeyRemedy =
+    "give every engine and command of the cluster the same key: --set auth.key_file=FILE, "
+    "or TROUPE_AUTH_KEY_FILE; docs/security.md";
+
 bool contains(const Status& status, std::string_view text) { return status.message().find(text) != std::string::npos; }
 
 /// Every error of the store names its server so, and no peer's does.
@@ -50,6 +54,7 @@ std::string remedyForStore(const Status& status) {
         case Code::Timeout:
             return "is Redis up at the address in --metadata, and does a firewall let its port through?";
         case Code::AccessDenied:
+            if (contains(status, "cluster key")) return kKeyRemedy;
             return "are user and password right, and may that user do what docs/redis.md lists? They go into the URI, "
                    "or the password into TROUPE_REDIS_PASSWORD (the setting redis.password), or into the file that "
                    "redis.password_file names";
@@ -90,6 +95,7 @@ std::string remedyFor(const Status& status) {
             return "leave --transport out at both ends: then every way that both have is open. docs/same-host.md and "
                    "docs/rdma.md say what host and rdma need";
         case Code::AccessDenied:
+            if (contains(status, "cluster key")) return kKeyRemedy;
             // Of a port; the message says what to do.
             if (contains(status, "bind ")) return "";
             return "the owner does not offer that memory; was it unregistered meanwhile?";

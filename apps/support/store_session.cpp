@@ -21,9 +21,12 @@ constexpr std::size_t kProbesAtOnce = 64;
 
 Result<std::unique_ptr<StoreSession>> StoreSession::start(const std::string& metadata, const Config& config,
                                                           Logger log) {
-    auto store = makeStore(metadata, config, std::move(log));
+    auto auth = ClusterAuth::load(config);
+    if (!auth) return auth.status();
+    auto store = makeStore(metadata, config, std::move(log), *auth);
     if (!store) return store.status();
     std::unique_ptr<StoreSession> session(new StoreSession());
+    session->auth_ = std::move(*auth);
     session->system_config_ = std::make_unique<caf::actor_system_config>();
     session->system_config_->set("scheduler.policy", caf::atom("sharing"));
     session->system_config_->set("scheduler.max-threads", 1);
@@ -77,7 +80,8 @@ std::vector<StoreSession::Finding> StoreSession::probe(const std::vector<const S
         ask<Status>([&, left = std::make_shared<std::size_t>(end - begin)](auto answer) {
             for (std::size_t i = begin; i < end; ++i) {
                 const SegmentDesc& desc = *segments[i];
-                IncarnationProbe::Question question{desc.control, desc.incarnation, desc.boot_id, asking, timeout};
+                IncarnationProbe::Question question{desc.control, desc.incarnation, desc.boot_id,
+                                                    asking,       timeout,          auth_};
                 probes[i - begin] = std::make_unique<IncarnationProbe>(
                     *loop_, std::move(question),
                     [&findings, i, left, answer](IncarnationProbe::Verdict verdict, const std::string& why) {

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "control/incarnation_probe.h"
 #include "metadata/metadata_store.h"
+#include "security/cluster_auth.h"
 
 namespace caf {
 class actor_system;
@@ -22,7 +23,7 @@ namespace troupe::apps {
 /// for the store, each time within a bound.
 class StoreSession {
   public:
-    /// InvalidArgument when the store's URI is none. Connects to nothing yet.
+    /// InvalidArgument when the store's URI is none, or the cluster key cannot be used. Connects to nothing yet.
     static Result<std::unique_ptr<StoreSession>> start(const std::string& metadata, const Config& config, Logger log);
     ~StoreSession();
 
@@ -48,6 +49,7 @@ class StoreSession {
     std::unique_ptr<caf::actor_system_config> system_config_;
     std::unique_ptr<caf::actor_system> system_;
     std::unique_ptr<Loop> loop_;
+    std::shared_ptr<const ClusterAuth> auth_;
     std::unique_ptr<MetadataStore> store_;  ///< Used and destroyed on the loop's turn.
 };
 

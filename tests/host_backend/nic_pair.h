@@ -20,11 +20,11 @@ namespace troupe::test {
 /// differ in incarnation, and process_vm calls work on the own process as on any other.
 struct HostNode {
     explicit HostNode(std::chrono::milliseconds handshake = std::chrono::milliseconds(kPatience),
-                      Logger log = makeSilentLogger()) {
+                      Logger log = makeSilentLogger(), std::shared_ptr<const ClusterAuth> auth = nullptr) {
         config.host_chunk_bytes = 64u << 10;
         config.handshake_timeout = handshake;
         auto made = std::make_shared<host::HostShared>(
-            host::HostShared{config, table, Incarnation::random(), std::move(log), {}, {}});
+            host::HostShared{config, table, Incarnation::random(), std::move(log), {}, {}, std::move(auth)});
         made->socket = "troupe/" + made->incarnation.toString();
         auto listener = host::listenAt(made->socket, 16);
         EXPECT_TRUE(listener) << listener.status().toString();

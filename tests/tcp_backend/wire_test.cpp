@@ -37,8 +37,10 @@ TEST(Wire, AHelloOfAnotherVersionOrWithUnknownPartsIsRefused) {
         EXPECT_EQ(startsLikeHello(bytes.data(), bytes.size()), at > 5) << at;
     }
     auto bytes = good;
-    bytes[56] = std::byte{32};
+    bytes[56] = std::byte{kAuthBytes - 1};
     EXPECT_EQ(decodeHello(bytes.data()).status().code(), Code::Unsupported);
+    bytes[56] = std::byte{kAuthBytes};
+    EXPECT_TRUE(decodeHello(bytes.data())->has_nonce);
 }
 
 TEST(Wire, AReplySurvivesTheWire) {

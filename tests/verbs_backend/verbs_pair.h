@@ -20,12 +20,13 @@ namespace troupe::verbs::testing {
 /// Everything an engine would give an RDMA transport, with Nics that the test polls itself.
 struct Node {
     Node(Config configuration, std::shared_ptr<VerbsApi> verbs_api, const std::string& segment,
-         Logger logger = makeSilentLogger())
+         Logger logger = makeSilentLogger(), std::shared_ptr<const ClusterAuth> its_auth = nullptr)
         : config(std::move(configuration)),
           api(std::move(verbs_api)),
           incarnation(Incarnation::random()),
           name(segment),
-          log(std::move(logger)) {
+          log(std::move(logger)),
+          auth(std::move(its_auth)) {
         install();
     }
     ~Node() { end(); }
@@ -34,7 +35,7 @@ struct Node {
 
     void install() {
         transport = std::make_unique<VerbsTransport>(api);
-        installed = transport->install({config, table, incarnation, "127.0.0.1", 1, log});
+        installed = transport->install({config, table, incarnation, "127.0.0.1", 1, log, auth});
         ASSERT_TRUE(installed.isOk()) << installed.toString();
         for (auto& placed : transport->takeNics()) nics.push_back(std::move(placed.nic));
     }
@@ -105,6 +106,7 @@ struct Node {
     Incarnation incarnation;
     std::string name;
     Logger log;
+    std::shared_ptr<const ClusterAuth> auth;
     Status installed;
     std::unique_ptr<VerbsTransport> transport;
     std::vector<std::unique_ptr<Nic>> nics;

@@ -1,0 +1,133 @@
+#include "verbs_backend/sealed_handshake.h"
+
+#include <algorithm>
+#include <string>
+
+namespace troupe::verbs {
+
+namespace {
+
+constexpr std::uint32_t kSealedMagic = 0x4b445254;  // "TRDK"
+constexpr std::string_view kProtocol = "rdma";
+constexpr std::size_t kTagBytes = 8;
+constexpr std::size_t kSignedBytes = kGreetingBytes - kTagBytes;
+
+template <class Number>
+void put(std::byte* at, Number value) {
+    for (std::size_t i = 0; i < sizeof value; ++i) at[i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
+}
+
+template <class Number>
+Number take(const std::byte* at) {
+    Number value = 0;
+    for (std::size_t i = 0; i < sizeof value; ++i)
+        value = static_cast<Number>(value | static_cast<Number>(static_cast<Number>(at[i]) << (8 * i)));
+    return value;
+}
+
+void put(std::byte* at, const Incarnation& incarnation) {
+    std::copy_n(reinterpret_cast<const std::byte*>(incarnation.bytes.data()), incarnation.bytes.size(), at);
+}
+
+Incarnation takeIncarnation(const std::byte* at) {
+    Incarnation incarnation;
+    std::copy_n(at, incarnation.bytes.size(), reinterpret_cast<std::byte*>(incarnation.bytes.data()));
+    return incarnation;
+}
+
+}  // namespace
+
+Result<std::array<std::byte, kGreetingBytes>> sealGreeting(const Greeting& greeting,
+                                                           const std::shared_ptr<const ClusterAuth>& auth) {
+    if (!hasKey(auth)) return encode(greeting);
+    if (greeting.nic > UINT16_MAX || greeting.lane > UINT16_MAX)
+        return Status(Code::InvalidArgument, "with a cluster key rdma has 65,536 Nics and lanes at most");
+    std::array<std::byte, kGreetingBytes> bytes{};
+    put(bytes.data(), kSealedMagic);
+    put(bytes.data() + 4, static_cast<std::uint16_t>(greeting.nic));
+    put(bytes.data() + 6, static_cast<std::uint16_t>(greeting.lane));
+    put(bytes.data() + 8, greeting.initiator);
+    put(bytes.data() + 24, greeting.target);
+    put(bytes.data() + 40, greeting.attempt);
+    const Proof proof = auth->prove(AuthRole::Initiator, kProtocol, {std::span(bytes).first(kSignedBytes)});
+    std::copy_n(proof.begin(), kTagBytes, bytes.begin() + kSignedBytes);
+    return bytes;
+}
+
+Result<Greeting> openGreeting(std::span<const std::byte> bytes, const std::shared_ptr<const ClusterAuth>& auth) {
+    const bool sealed = bytes.size() >= kGreetingBytes && take<std::uint32_t>(bytes.data()) == kSealedMagic;
+    if (!hasKey(auth)) {
+        if (!sealed) return decodeGreeting(bytes);
+        countRefusal(auth, AuthRefusal::UnusedKey);
+        return hasNoKey("this engine");
+    }
+    if (!sealed) {
+        auto plain = decodeGreeting(bytes);
+        if (!plain) return plain;
+        auth->count(AuthRefusal::NoProof);
+        return needsKey("this engine");
+    }
+    if (!auth->accepts(AuthRole::Initiator, kProtocol, {bytes.first(kSignedBytes)},
+                       bytes.subspan(kSignedBytes, kTagBytes))) {
+        auth->count(AuthRefusal::WrongProof);
+        return otherKey("this engine");
+    }
+    Greeting greeting;
+    greeting.nic = take<std::uint16_t>(bytes.data() + 4);
+    greeting.lane = take<std::uint16_t>(bytes.data() + 6);
+    greeting.initiator = takeIncarnation(bytes.data() + 8);
+    greeting.target = takeIncarnation(bytes.data() + 24);
+    greeting.attempt = take<std::uint64_t>(bytes.data() + 40);
+    if (greeting.initiator.isNull())
+        return Status(Code::ProtocolError, "rdma handshake: the initiator names no incarnation");
+    return greeting;
+}
+
+std::vector<std::byte> sealAnswer(const Answer& answer, std::span<const std::byte> greeting, bool proven,
+                                  const std::shared_ptr<const ClusterAuth>& auth) {
+    const auto plain = encode(answer);
+    std::vector<std::byte> bytes(plain.begin(), plain.end());
+    if (!proven || !hasKey(auth) || greeting.size() < kGreetingBytes) return bytes;
+    const Proof proof = auth->prove(AuthRole::Responder, kProtocol, {greeting.first(kGreetingBytes), plain});
+    bytes.insert(bytes.end(), proof.begin(), proof.end());
+    return bytes;
+}
+
+Result<Answer> openAnswer(std::span<const std::byte> bytes, std::span<const std::byte> greeting,
+                          const std::shared_ptr<const ClusterAuth>& auth) {
+    auto answer = decodeAnswer(bytes);
+    if (!answer) return answer;
+    const bool refused = answer->code == Code::AccessDenied;
+    if (!hasKey(auth)) return refused ? Result<Answer>(needsKey("the peer")) : answer;
+    if (bytes.size() >= kAnswerBytes + kProofBytes &&
+        auth->accepts(AuthRole::Responder, kProtocol, {greeting, bytes.first(kAnswerBytes)},
+                      bytes.subspan(kAnswerBytes, kProofBytes))) {
+        auth->countAccepted();
+        return answer;
+    }
+    auth->count(refused ? AuthRefusal::NoProof : AuthRefusal::WrongProof);
+    if (!refused) return otherKey("this engine");
+    return Status(Code::AccessDenied,
+                  "the peer refuses the proof of the cluster key: it has another key, or none (auth.key_file; "
+                  "docs/security.md)");
+}
+
+bool SeenGreetings::isNew(const Greeting& greeting) {
+    const Lane lane{greeting.initiator, greeting.nic, greeting.lane};
+    auto found = seen_.find(lane);
+    if (found != seen_.end()) {
+        if (greeting.attempt <= found->second.attempt) return false;
+        by_order_.erase(found->second.order);
+    } else {
+        if (seen_.size() >= most_) {
+            seen_.erase(by_order_.begin()->second);
+            by_order_.erase(by_order_.begin());
+        }
+        found = seen_.emplace(lane, Seen{}).first;
+    }
+    found->second = {greeting.attempt, ++order_};
+    by_order_.emplace(order_, lane);
+    return true;
+}
+
+}  // namespace troupe::verbs
