@@ -161,10 +161,7 @@ TEST(Transports, UninstallByTheOwnerEndsItsServiceAndPeersSeeFailures) {
     // Its data port is another one when it is back; a sync learns it.
     ASSERT_TRUE(pair.b->installTransport("tcp"));
     ASSERT_TRUE(pair.a->syncSegmentCache());
-    const auto limit = Clock::now() + kPatience;
-    auto status = pair.write(0, 0, 4096);
-    while (status.s != TransferStatusEnum::COMPLETED && Clock::now() < limit) status = pair.write(0, 0, 4096);
-    expectCompleted(status, 4096);
+    expectCompleted(runUntilCompleted(*pair.a, pair.request(Opcode::Write, 0, 0, 4096)), 4096);
 }
 
 TEST(Transports, UninstallWhileInUseIsBusy) {

@@ -221,12 +221,7 @@ TEST(Probe, OfARestartedPeerFindsTheNewOne) {
     pair.b.reset();
     pair.b = startEngine({}, port);
     ASSERT_TRUE(pair.b->registerLocalMemory(pair.remote.data(), pair.remote.size()));
-    const auto limit = Clock::now() + kPatience;
-    TransferStatus status;
-    do {
-        status = pair.write(0, 0, 4096);
-    } while (status.s != TransferStatusEnum::COMPLETED && Clock::now() < limit);
-    expectCompleted(status, 4096);
+    expectCompleted(runUntilCompleted(*pair.a, pair.request(Opcode::Write, 0, 0, 4096)), 4096);
     EXPECT_NE((*pair.a->getSegmentDescByID(pair.segment))->incarnation, old);
     EXPECT_TRUE(pair.a->probePeerAliveByID(pair.segment));
 }
