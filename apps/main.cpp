@@ -10,6 +10,7 @@
 #include "apps/bench.h"
 #include "apps/config.h"
 #include "apps/demo.h"
+#include "apps/faults.h"
 #include "apps/replay.h"
 #include "apps/segments.h"
 #include "apps/serve.h"
@@ -96,6 +97,7 @@ int run(int argc, char** argv) {
     addTraceGenCommand(app, chosen);
     addSegmentsCommand(app, chosen);
     addSimCommand(app, chosen);
+    addFaultsCommand(app, chosen);
     addConfigCommand(app, chosen);
     addTopoCommand(app, chosen);
     auto arguments = spellOutHelp(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
