@@ -28,10 +28,6 @@ constexpr std::chrono::milliseconds kLastRetry{10'000};
 // Transports of a peer that an error names.
 constexpr std::size_t kMaxOffersNamed = 4;
 
-// Remote ids carry a generation in the upper half, so that none equals kLocalSegmentID. Indices are not reused, so the
-// generation never changes.
-constexpr SegmentID remoteId(std::uint32_t index) { return 1ull << 32 | index; }
-
 }  // namespace
 
 SegmentDirectory::SegmentDirectory(caf::actor_config& config, Loop& loop, Local local,
@@ -43,7 +39,7 @@ SegmentDirectory::SegmentDirectory(caf::actor_config& config, Loop& loop, Local 
       regions_(regions),
       board_(board),
       settings_(settings),
-      next_index_(kFirstRemoteIndex) {}
+      ids_(kFirstRemoteIndex, SegmentBoard::kMaxSegments) {}
 
 caf::behavior SegmentDirectory::make_behavior() {
     set_down_handler([this](const caf::down_msg& down) {
@@ -111,16 +107,18 @@ void SegmentDirectory::open(const OpenSegment& request) {
         return request.reply(entry->id);
     }
     if (entry == nullptr) {
-        if (next_index_ >= SegmentBoard::kMaxSegments)
-            return request.reply(Status(Code::CapacityExceeded, "too many segments were opened in this engine's life"));
+        const auto id = ids_.take(loop().now());
+        if (!id)
+            return request.reply(
+                Status(Code::CapacityExceeded, std::to_string(SegmentBoard::kMaxSegments) +
+                                                   " segments are open, or were within the last minute; close some"));
         auto fresh = std::make_unique<Entry>();
         fresh->name = request.name;
-        fresh->index = next_index_;
-        fresh->id = remoteId(next_index_);
+        fresh->index = static_cast<std::uint32_t>(*id);
+        fresh->id = *id;
         entry = fresh.get();
-        entries_.emplace(next_index_, std::move(fresh));
-        by_name_.emplace(request.name, next_index_);
-        ++next_index_;
+        entries_.emplace(entry->index, std::move(fresh));
+        by_name_.emplace(request.name, entry->index);
     }
     const auto reply = request.reply;
     const std::uint32_t index = entry->index;
@@ -185,8 +183,9 @@ void SegmentDirectory::close(const CloseSegment& request) {
         return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
     --entry->opens;
     const std::uint32_t index = entry->index;
-    request.reply(Status::ok());
     removeUnused(index);
+    // Last: what the caller does next with the id is refused.
+    request.reply(Status::ok());
 }
 
 /// Forgets an entry that nobody has open or waits for.
@@ -202,6 +201,7 @@ void SegmentDirectory::removeUnused(std::uint32_t index) {
         tellDataPlane(DropPeer{index, Status(Code::Canceled, "segment " + entry->name + " was closed"), true});
     }
     by_name_.erase(entry->name);
+    ids_.giveBack(entry->id, loop().now());
     entries_.erase(index);
 }
 
@@ -360,6 +360,8 @@ void SegmentDirectory::suspect(const SuspectPeer& event) {
     // A transport whose keys are in the descriptor refuses what was registered since; a restarted peer may have been
     // described before it registered anything. The next request finds what there is by then.
     if (event.cause.code() == Code::AddressNotRegistered) return send(entry->monitor, FetchDescriptor{});
+    // Nobody listens any more where it served a transport: it may have installed it anew, at another port.
+    if (event.cause.code() == Code::ConnectionRefused) send(entry->monitor, FetchDescriptor{});
     // What a probe found possible may have become impossible since.
     if (entry->routing.route && entry->routing.route->probed && !entry->routing.search) {
         entry->routing.searched = nullptr;
