@@ -1,8 +1,12 @@
 // TransferEngine: init, freeEngine, transports.
 
 #include <algorithm>
+#include <functional>
+#include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "actors/supervisor.h"
 #include "base/endpoint.h"
@@ -35,6 +39,37 @@ Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const 
         return options.inproc_store();
     }
     return makeStore(conn, options.config, options.log);
+}
+
+/// Runs `function` in a thread of its own. Making a caf::actor_system, and spawning in it, leaves its logger behind as
+/// the thread's, for as long as that lives; and ~actor_system waits until nobody has it.
+Status callInOwnThread(const std::function<Status()>& function) {
+    Status result;
+    try {
+        std::thread([&] { result = function(); }).join();
+    } catch (const std::system_error& error) {
+        return {Code::ResourceExhausted, std::string("start a thread: ") + error.what()};
+    }
+    return result;
+}
+
+/// CAF cannot be stopped half-started: when a thread is refused to it, the process ends. So first it is seen whether
+/// there is room for them.
+Status checkThreadsForCaf() {
+    constexpr int kThreads = 3;  // CAF 0.17.6: a scheduler of one thread, its clock, the logger.
+    std::promise<void> end;
+    const std::shared_future<void> ended = end.get_future().share();
+    std::vector<std::thread> threads;
+    Status room;
+    try {
+        for (int i = 0; i < kThreads; ++i) threads.emplace_back([ended] { ended.wait(); });
+    } catch (const std::system_error& error) {
+        room = Status(Code::ResourceExhausted, std::string("start the threads of an actor system: ") + error.what() +
+                                                   "; raise the limit on threads (ulimit -u, pids.max)");
+    }
+    end.set_value();
+    for (std::thread& thread : threads) thread.join();
+    return room;
 }
 
 }  // namespace
@@ -85,7 +120,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.local.name = isP2p(metadata_conn) ? core.local.control.toString() : local_server_name;
     core.local.matrix = getLocalTopology();
     core.listener = std::move(*listener);
-    const Status started = start(std::move(*store));
+    const Status started = callInOwnThread([&] { return start(std::move(*store)); });
     if (!started) {
         // Nothing is registered that anybody could hold.
         static_cast<void>(stop());
@@ -98,6 +133,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
 Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     EngineCore& core = *core_;
     if (core.options.system == nullptr) {
+        if (const Status room = checkThreadsForCaf(); !room) return room;
         core.own_system_config = std::make_unique<caf::actor_system_config>();
         // The engine's actors live on its loops; CAF's own scheduler has next to nothing to do.
         core.own_system_config->set("scheduler.policy", caf::atom("sharing"));
