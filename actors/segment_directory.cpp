@@ -495,8 +495,9 @@ void SegmentDirectory::lookAgain(Entry& entry) {
 
 void SegmentDirectory::useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route) {
     const UsePeer use{peer, id, route.workers};
-    // Workers first: a train may follow as soon as a tracker knows.
-    for (const std::uint32_t worker : use.workers) send(data_plane_.workers[worker], use);
+    // Workers first: a train may follow as soon as a tracker knows. All of them: some may have left the route.
+    for (const caf::actor& worker : data_plane_.workers)
+        if (worker) send(worker, use);
     for (const caf::actor& tracker : data_plane_.trackers) send(tracker, use);
     if (!use.workers.empty())
         board_.set(id, SegmentBoard::Reach::Open, peer);
@@ -525,18 +526,37 @@ void SegmentDirectory::explain(const ExplainSegment& request) {
     if (request.segment != kLocalSegmentID && (entry == nullptr || !entry->routing.route))
         return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
     RouteExplanation explanation = entry == nullptr ? local_route_ : entry->routing.route->explanation;
-    if (request.carriers) {
-        explanation.nics.clear();
+    if (request.carriers) nameCarriers(*request.carriers, explanation);
+    explanation.attempts_left_out = request.history.left_out;
+    for (const TaskHistory::Attempt& attempt : request.history.attempts) {
+        RouteExplanation::Attempt named{"", "a Nic that has left", attempt.bytes, attempt.cause, attempt.pause};
         for (const InstalledTransport& installed : transports_) {
-            for (std::size_t i = 0; i < installed.workers.size(); ++i) {
-                if ((*request.carriers >> std::min<std::uint32_t>(installed.workers[i], 63) & 1) == 0) continue;
-                // The route may have changed since.
-                if (explanation.nics.empty()) explanation.transport = installed.transport->name();
-                explanation.nics.push_back(installed.nics[i]);
-            }
+            const auto worker = std::find(installed.workers.begin(), installed.workers.end(), attempt.worker);
+            if (worker == installed.workers.end()) continue;
+            named.transport = installed.transport->name();
+            named.nic = installed.nics[static_cast<std::size_t>(worker - installed.workers.begin())];
         }
+        explanation.attempts.push_back(std::move(named));
     }
     request.reply(std::move(explanation));
+}
+
+/// Puts those that carried a task in the place of those that may. The route may have changed since.
+void SegmentDirectory::nameCarriers(std::uint64_t carriers, RouteExplanation& explanation) const {
+    std::vector<RouteExplanation::Way> ways;
+    for (const InstalledTransport& installed : transports_) {
+        RouteExplanation::Way way{installed.transport->name(), {}};
+        for (std::size_t i = 0; i < installed.workers.size(); ++i)
+            if ((carriers >> std::min<std::uint32_t>(installed.workers[i], 63) & 1) != 0)
+                way.nics.push_back(installed.nics[i]);
+        if (!way.nics.empty()) ways.push_back(std::move(way));
+    }
+    explanation.nics.clear();
+    explanation.then.clear();
+    if (ways.empty()) return;
+    explanation.transport = std::move(ways.front().transport);
+    explanation.nics = std::move(ways.front().nics);
+    explanation.then.assign(std::make_move_iterator(ways.begin() + 1), std::make_move_iterator(ways.end()));
 }
 
 /// Trackers first: what waits there must not go out any more; then the workers end what is on its way.
@@ -599,7 +619,11 @@ void SegmentDirectory::routeLocal() {
     peer->host = local_.control.host;
     peer->desc = std::make_shared<const SegmentDesc>(localDesc());
     // Nothing has to be tried to reach the own process, so the answer comes at once.
-    RouteSearch search(loop(), transports_, peer->desc, [&](const Route& route) {
+    RouteSearch search(loop(), transports_, peer->desc, [&](Route route) {
+        // Within the process nothing breaks that another transport could make good, and only the one that knows that
+        // both ends are the same memory copies over its own source as it should.
+        route.workers.resize(route.explanation.nics.size());
+        route.explanation.then.clear();
         local_route_ = route.explanation;
         useRoute(kLocalSegmentID, peer, route);
     });

@@ -129,6 +129,7 @@ class SegmentDirectory final : public HostedActor {
     void nowOpen(Entry& entry);
     void lookAgain(Entry& entry);
     void explain(const ExplainSegment& request);
+    void nameCarriers(std::uint64_t carriers, RouteExplanation& explanation) const;
     void tellDataPlane(const DropPeer& drop);
     void announce(const Entry& entry, PeerState state, const Status& cause);
 

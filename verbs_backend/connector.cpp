@@ -99,7 +99,7 @@ std::uint32_t Connector::connect(Order order) {
         Pair& pair = pairs_[number];
         pair.number = number;
         pair.order = std::move(order);
-        pair.order.greeting.attempt = ++attempts_;
+        if (!pair.order.greeting.fence) pair.order.greeting.attempt = number;
         tryCandidate(pair);
     });
     return number;
@@ -178,10 +178,21 @@ void Connector::handleAsync(std::size_t index) {
     while (api_->nextAsyncEvent(own.device->context(), event)) {
         log_->debug("rdma: {}: {}", own.device->describe(), event.name);
         const auto breakAll = [&](std::uint32_t port, const Status& cause) {
-            for (auto& [number, pair] : pairs_) {
-                const Device& device = *own_[pair.order.device].device;
+            std::vector<std::uint32_t> concerned;
+            for (const auto& [number, pair] : pairs_) {
+                const Device& device = *via(pair).device;
                 if (device.context() == own.device->context() && (port == 0 || device.port == port))
+                    concerned.push_back(number);
+            }
+            for (const std::uint32_t number : concerned) {
+                const auto found = pairs_.find(number);
+                if (found == pairs_.end()) continue;
+                Pair& pair = found->second;
+                // What is being made there has an answer now, rather than when its time is over.
+                if (pair.step == Step::Up)
                     breakNow(pair, cause);
+                else if (pair.step != Step::Broken)
+                    giveUpCandidate(pair, cause);
             }
         };
         const auto tellPort = [&](std::uint32_t port, PairEvent::Kind kind, const Status& cause) {

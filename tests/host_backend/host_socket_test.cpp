@@ -221,7 +221,7 @@ TEST_F(HostSocket, AThousandConnectionsAndMappingsLeaveNoDescriptorBehind) {
         EXPECT_EQ(initiator.nic->post(path, {&work, 1}), 1u);
         EXPECT_TRUE(pump([&] {
             initiator.poll();
-            return !initiator.sweep.empty();
+            return initiator.ended();
         }));
         EXPECT_TRUE(initiator.sweep.failed.empty());
         initiator.nic->closePath(path, Status(Code::Canceled, "closed"));
@@ -300,7 +300,7 @@ class LyingOwner : public testing::Test {
     }
     Status outcome() {
         const TimePoint limit = Clock::now() + kPatience;
-        while (node_.sweep.empty() && Clock::now() < limit) node_.poll();
+        while (!node_.ended() && Clock::now() < limit) node_.poll();
         EXPECT_EQ(node_.sweep.failed.size(), 1u);
         return node_.sweep.failed.empty() ? Status::ok() : node_.sweep.failed[0].cause;
     }
