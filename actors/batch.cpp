@@ -78,14 +78,11 @@ std::string RouteExplanation::toString() const {
     for (const Refusal& refusal : refused) text += "; not " + refusal.transport + ": " + refusal.why.message();
     for (const Attempt& attempt : attempts) {
         text += "\n  " + std::to_string(attempt.bytes) + " bytes by " + attempt.nic;
-        if (attempt.cause.isOk()) {
-            text += " arrived";
-            continue;
-        }
-        text += " came back: " + attempt.cause.toString();
-        if (attempt.pause == Duration::zero()) continue;
+        const bool arrived = attempt.cause.isOk();
+        text += arrived ? " arrived" : " came back: " + attempt.cause.toString();
         const auto pause = std::chrono::duration_cast<std::chrono::microseconds>(attempt.pause);
-        text += "; sent again after " + std::to_string(pause.count()) + " us";
+        if (pause == pause.zero()) continue;
+        text += (arrived ? ", the first after " : "; sent again after ") + std::to_string(pause.count()) + " us";
     }
     if (attempts_left_out != 0) text += "\n  and " + std::to_string(attempts_left_out) + " more";
     return text;

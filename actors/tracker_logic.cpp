@@ -401,7 +401,7 @@ void TrackerLogic::note(Task& task, std::uint32_t worker, const SliceReport::Fai
         task.history = std::make_unique<TaskHistory>();
         // Until here nobody counted who carried what; mostly one did all.
         const auto only = static_cast<std::uint32_t>(std::countr_zero(task.workers));
-        task.history->arrived(std::has_single_bit(task.workers) ? only : worker, task.confirmed);
+        task.history->arrived(std::has_single_bit(task.workers) ? only : worker, task.confirmed, now_);
     }
     const bool merged = failed.part.task_count > 1;
     task.history->failed(worker, merged ? task.length : failed.part.length, failed.cause, incident, now_);
@@ -466,7 +466,7 @@ void TrackerLogic::onSettled(std::uint32_t worker, const SliceReport::Settled& s
         const std::uint64_t whole = settled.bytes == settled.length ? task.length : 0;
         const std::uint64_t arrived = settled.task_count == 1 ? settled.bytes : whole;
         task.confirmed += arrived;
-        if (task.history) task.history->arrived(worker, arrived);
+        if (task.history) task.history->arrived(worker, arrived, now_);
         task.transferred.store(task.confirmed, std::memory_order_relaxed);
         if (task.doomed != Code::Ok) {
             if (task.in_flight == 0) end(batch, i, terminalStateFor(task.doomed));

@@ -20,8 +20,10 @@ struct TaskHistory {
         std::uint64_t bytes = 0;
         Status cause;                ///< Why they came back; Ok: they arrived.
         std::uint64_t incident = 0;  ///< What came back from a worker with the same number is one attempt.
-        TimePoint when{};            ///< When the last of it came back.
-        Duration pause{};            ///< From then until something of the task was sent again; 0: nothing was.
+        TimePoint when{};            ///< When the last of it came back, or the first of it arrived.
+        /// Of what came back: from then until something of the task was sent again. Of what arrived after something had
+        /// come back: from then until the first of it arrived. 0: there is nothing to tell.
+        Duration pause{};
     };
 
     void failed(std::uint32_t worker, std::uint64_t bytes, const Status& cause, std::uint64_t incident, TimePoint now) {
@@ -35,12 +37,13 @@ struct TaskHistory {
         add({worker, bytes, cause, incident, now, {}});
     }
 
-    void arrived(std::uint32_t worker, std::uint64_t bytes) {
+    void arrived(std::uint32_t worker, std::uint64_t bytes, TimePoint now) {
         if (bytes == 0) return;
-        if (!attempts.empty() && attempts.back().worker == worker && attempts.back().cause.isOk())
+        const Attempt* const last = attempts.empty() ? nullptr : &attempts.back();
+        if (last != nullptr && last->worker == worker && last->cause.isOk())
             attempts.back().bytes += bytes;
         else
-            add({worker, bytes, {}, 0, {}, {}});
+            add({worker, bytes, {}, 0, now, last == nullptr || last->cause.isOk() ? Duration{} : now - last->when});
     }
 
     void sentAgain(TimePoint now) {

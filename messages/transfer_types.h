@@ -73,8 +73,10 @@ struct RouteExplanation {
         std::string transport;
         std::string nic;
         std::uint64_t bytes = 0;
-        Status cause;      ///< Why these bytes came back; Ok: they arrived.
-        Duration pause{};  ///< Of those that came back: until something of the task was sent again.
+        Status cause;  ///< Why these bytes came back; Ok: they arrived.
+        /// Of bytes that came back: until something of the task was sent again. Of bytes that arrived after others had
+        /// come back: from then until the first of them.
+        Duration pause{};
     };
     std::string transport;          ///< What carries it; empty: nothing does.
     std::vector<std::string> nics;  ///< Of a segment: those that may carry it. Of a task: those that did, or do.

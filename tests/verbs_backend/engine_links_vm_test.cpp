@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <thread>
 
 #include "tests/verbs_backend/vm_engines.h"
 
@@ -16,20 +18,26 @@ TEST(VerbsVmLinks, WithBothLinksDownTasksFailWithTheCauseAndWorkAgainAfterwards)
     Engines engines("rxe_0a,rxe_1a", "rxe_0b,rxe_1b", 16u << 20);
     expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4u << 20)}), 4u << 20);
     {
-        const auto requests = engines.pieces(Opcode::Write, 2u << 20);
-        BatchHolder batch(*engines.a, requests.size());
-        ASSERT_TRUE(batch.submit(requests));
-        LinkDown first("rxe_0a");
-        LinkDown second("rxe_1a");
-        const auto down = Clock::now();
-        const TransferStatus status = batch.wait();
-        std::printf("terminal %lld ms after both were down: %s\n", millisecondsSince(down),
+        std::optional<LinkDown> first;
+        std::optional<LinkDown> second;
+        TimePoint down{};
+        std::thread cutter([&] {
+            first.emplace("rxe_0a");
+            second.emplace("rxe_1a");
+            down = Clock::now();
+        });
+        // What is under way when the second goes, and what is submitted just after.
+        TransferStatus status;
+        do status = runBatch(*engines.a, engines.pieces(Opcode::Write, 2u << 20));
+        while (status.s == TransferStatusEnum::COMPLETED);
+        const auto ended = Clock::now();
+        cutter.join();
+        std::printf("terminal %lld ms after both were down: %s\n",
+                    static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(ended - down).count()),
                     status.error.toString().c_str());
-        // Unless it was over before.
-        if (status.s != TransferStatusEnum::COMPLETED) {
-            expectFailed(status, Code::ConnectionLost);
-            EXPECT_NE(status.error.message().find("rxe_"), std::string::npos) << status.error.toString();
-        }
+        expectFailed(status, Code::ConnectionLost);
+        EXPECT_TRUE(status.quiesced);
+        EXPECT_NE(status.error.message().find("rxe_"), std::string::npos) << status.error.toString();
         const TransferStatus next = runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)});
         expectFailed(next, Code::ConnectionLost);
         EXPECT_NE(next.error.message().find("rxe_"), std::string::npos) << next.error.toString();
