@@ -17,7 +17,8 @@ namespace troupe::bench {
 
 namespace {
 
-constexpr auto kListenTimeout = std::chrono::seconds(10);
+/// A program needs seconds to start in an emulated machine.
+constexpr auto kListenTimeout = std::chrono::seconds(60);
 /// On top of the time that the measurement itself should take. A machine that is busy elsewhere makes two spinning
 /// processes a hundred times slower.
 constexpr auto kSlack = std::chrono::seconds(60);
