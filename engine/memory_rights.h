@@ -13,9 +13,9 @@ namespace troupe {
 /// What this process's mappings allow to be done with its memory, as they are while the object lives: make one for each
 /// call that registers.
 ///
-/// One mapping costs one question to the kernel (0.3 us, and 3 us for the first). Before Linux 6.11 there is no such
-/// question, and the first one reads the list of all mappings (0.2 to 0.5 us for each that the process has). Not for
-/// two threads at once.
+/// One mapping costs one question to the kernel (0.6 us, and 4 us for the first). Before Linux 6.11 there is no such
+/// question, and the first one reads the list of all mappings (0.8 us for each that the process has, so 60 us for one
+/// with few). Not for two threads at once.
 class MemoryRights {
   public:
     /// How the kernel is asked; List is for tests on a kernel that can do better.
