@@ -84,6 +84,7 @@ class RemotePath {
     void flush();
     void hangUp();
     void broken(const Status& cause, std::vector<Failure>& failures, bool retryable = true);
+    void lostDescriptor(std::vector<Failure>& failures);
     void impossible(const Status& cause, std::vector<Failure>& failures);
 
     std::uint64_t runMapped(const GrantCache::Entry& grant, std::uint64_t budget, Copier& copier, Sweep& sweep);
