@@ -108,6 +108,8 @@ bool RemotePath::onEvent(std::vector<Failure>& failures) {
         const auto frame = decode(received.packet.span());
         if (!frame)
             broken(frame.status(), failures);
+        else if (received.lost_descriptor)
+            lostDescriptor(failures);
         else
             onFrame(*frame, std::move(received.descriptor), failures);
     }
@@ -174,6 +176,17 @@ void RemotePath::broken(const Status& cause, std::vector<Failure>& failures, boo
     hangUp();
     lose(back_off_.broke(Clock::now(), news_.random));
     drop(status.withContext(nic_ + " to '" + peer_->name + "'"), retryable, failures);
+}
+
+/// The owner takes what it granted for given, so only another connection gets the descriptor. The peer did no wrong.
+void RemotePath::lostDescriptor(std::vector<Failure>& failures) {
+    const Status why(Code::ResourceExhausted, "this process cannot take the descriptor of the memory that " +
+                                                  process_->name() +
+                                                  " grants: it has none left (raise RLIMIT_NOFILE, ulimit -n), or may "
+                                                  "not receive any");
+    hangUp();
+    lose(back_off_.broke(Clock::now(), news_.random));
+    drop(why.withContext(nic_ + " to '" + peer_->name + "'"), true, failures);
 }
 
 /// The peer is there, but not to be reached in this way (any more). Trying again would not help: another transport

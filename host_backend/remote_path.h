@@ -95,6 +95,7 @@ class RemotePath {
     void flush();
     void hangUp();
     void broken(const Status& cause, std::vector<Failure>& failures, bool retryable = true);
+    void lostDescriptor(std::vector<Failure>& failures);
     void impossible(const Status& cause, std::vector<Failure>& failures);
     void lose(TimePoint try_again);
 

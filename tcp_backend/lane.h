@@ -111,6 +111,7 @@ class Lane : public Link {
     void readReply(TimePoint now, std::vector<Failure>& failed);
     Status greet();
     void fill(Gather& gather);
+    std::uint64_t firstFaulty() const;
     void countSent(std::size_t bytes);
     std::string where() const;
     /// Removes the oldest request from every count.

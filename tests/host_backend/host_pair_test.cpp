@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/host_backend/nic_pair.h"
+#include "tests/support/descriptor_limit.h"
 
 namespace troupe::test {
 namespace {
@@ -320,6 +321,23 @@ TEST_P(HostPair, MemoryThatIsRegisteredButProtectedIsATypedFailureAndOthersGoOn)
     EXPECT_EQ(a_.sweep.failed[0].request.cookie, 2u);
     EXPECT_EQ(a_.sweep.failed[0].cause.code(), Code::AddressNotRegistered);
     EXPECT_TRUE(a_.sweep.failed[0].quiesced);
+}
+
+TEST_P(HostPair, AGrantWhoseDescriptorCannotBeTakenSaysSoAndMayBeTriedAgain) {
+    const OwnerMemory first(b_, mapped(), 4096);
+    const OwnerMemory memory(b_, mapped(), 4096);
+    EXPECT_TRUE(run(request(Opcode::Read, 0, first.at(), 4096)));
+    {
+        const DescriptorLimit limit(0);
+        const Status status = run(request(Opcode::Read, 0, memory.at(), 4096));
+        // Without a mapping no descriptor comes with a grant.
+        EXPECT_EQ(status.code(), mapped() ? Code::ResourceExhausted : Code::Ok) << status.toString();
+        if (mapped()) {
+            EXPECT_THAT(status.message(), testing::HasSubstr("RLIMIT_NOFILE"));
+            EXPECT_TRUE(a_.sweep.failed.front().retryable);
+        }
+    }
+    EXPECT_TRUE(run(request(Opcode::Read, 0, memory.at(), 4096)));
 }
 
 TEST_P(HostPair, CopiesWithinTheProcessGoOnBesideThem) {
