@@ -28,7 +28,14 @@ void Connector::tryCandidate(Pair& pair) {
         config_.connect_timeout / static_cast<std::int64_t>(pair.order.candidates.size()), kLeastPatience);
     pair.step = Step::Resolving;
     pair.deadline = Clock::now() + share;
-    if (own.port_down) return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
+    // Asked anew: a broken pair may be noticed before the event of its port, and a message sent while the link is down
+    // makes Soft-RoCE deaf to connections for good.
+    ibv_port_attr port{};
+    const bool inactive =
+        api_->queryPort(own.device->context(), static_cast<std::uint8_t>(own.device->port), port) == 0 &&
+        port.state != IBV_PORT_ACTIVE;
+    if (own.port_down || inactive)
+        return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
     pair.id = api_->cmCreate(channel_);
     if (pair.id == 0) return giveUpCandidate(pair, errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno));
     pair_of_id_[pair.id] = pair.number;
