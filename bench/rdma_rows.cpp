@@ -23,6 +23,10 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::uint32_t kBatch = 16;
 constexpr std::uint32_t kSmallBatch = 128;
 constexpr std::size_t kSharedRequest = 256 * kMiB;
+/// More than rdma.window_bytes, so that the second device gets some of it and connects, too.
+constexpr std::size_t kWarmingRequest = 32 * kMiB;
+/// perftest's two ends spin for each other: on a busy machine an exchange takes milliseconds.
+constexpr std::size_t kMostSamples = 5000;
 /// The least that a serving peer serves.
 constexpr std::size_t kLeastServed = kMiB;
 /// 4.096 us x 2^17: emulated processors may keep a packet waiting for half a second.
@@ -120,11 +124,13 @@ Row throughputRow(const Load& load) {
     return row;
 }
 
+std::size_t samplesOf(const Settings& settings) { return std::min(settings.latency_samples, kMostSamples); }
+
 Contender troupeLatency(const std::string& name, std::size_t bytes, Waiting waiting) {
     return {name, [=](const Settings& settings) -> Result<Figures> {
                 auto rig = makeRig(settings, rail().client, rail().server, 1, kLeastServed);
                 if (!rig) return rig.status();
-                auto latency = runEngineLatency(rig->ends(), true, bytes, settings.latency_samples, waiting);
+                auto latency = runEngineLatency(rig->ends(), true, bytes, samplesOf(settings), waiting);
                 if (!latency) return latency.status();
                 return Figures{{"p50", latency->p50}, {"p99", latency->p99}};
             }};
@@ -136,7 +142,7 @@ Row latencyRow(std::size_t bytes) {
     row.about = fmt::format("one write of {} bytes at a time, hot", bytes);
     row.contenders = {{"perftest",
                        [=](const Settings& settings) -> Result<Figures> {
-                           auto latency = runPerftestWriteLatency(rail(), bytes, settings.latency_samples);
+                           auto latency = runPerftestWriteLatency(rail(), bytes, samplesOf(settings));
                            if (!latency) return latency.status();
                            return Figures{{"p50", latency->p50}, {"p99", latency->p99}};
                        }},
@@ -163,7 +169,7 @@ Result<Figures> sharedRequest(const Settings& settings, bool write) {
     auto rig = makeRig(settings, "rxe_0a,rxe_1a", "rxe_0b,rxe_1b", 1, kSharedRequest);
     if (!rig) return rig.status();
     // Both connections are up before it begins.
-    if (Status status = transferOnce(rig->ends(), write, kMiB); !status) return status;
+    if (Status status = transferOnce(rig->ends(), write, kWarmingRequest); !status) return status;
     // A write's bytes leave through our devices, a read's through the peer's.
     const std::array<std::string, 2> devices =
         write ? std::array<std::string, 2>{"rxe_0a", "rxe_1a"} : std::array<std::string, 2>{"rxe_0b", "rxe_1b"};
