@@ -358,6 +358,7 @@ TEST(ParseTime, KnowsItsUnits) {
     EXPECT_EQ(*parseTime("2s"), 2s);
     EXPECT_EQ(*parseTime("2 s"), 2s);
     EXPECT_EQ(*parseTime("1min"), 60s);
+    EXPECT_EQ(*parseTime("5m"), 300s);
     EXPECT_EQ(*parseTime("2h"), 7200s);
 }
 
