@@ -129,6 +129,7 @@ TEST_F(TcpHostile, ConnectionsAreBounded) {
 }
 
 TEST_F(TcpHostile, WithoutADescriptorToAcceptWithItSaysSoOnce) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
     std::ostringstream said;
     const auto log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
     Node short_of({}, "127.0.0.1", "b", log);
