@@ -185,6 +185,7 @@ def run(arguments, folder):
     (share / "command").write_text(" ".join(shlex.quote(word) for word in arguments.command) + "\n")
     (share / "environment").write_text(
         f"VM_MODULES={shlex.quote(modules)}\nVM_CWD={shlex.quote(os.getcwd())}\nVM_RAILS={arguments.rails}\nVM_SETUP={shlex.quote(str(HERE))}\n"
+        f"VM_TREE={shlex.quote(str(HERE.parent.parent))}\n"
         f"VM_NOW={int(time.time())}\nVM_VERBOSE={int(arguments.verbose)}\nVM_LONG={'1' if arguments.long else ''}\n")
     console_file = open(folder / "qemu", "wb")
     qemu = subprocess.Popen(command_line(arguments, folder, share, image, initramfs), stdin=subprocess.DEVNULL,
