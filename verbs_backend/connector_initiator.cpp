@@ -28,13 +28,7 @@ void Connector::tryCandidate(Pair& pair) {
         config_.connect_timeout / static_cast<std::int64_t>(pair.order.candidates.size()), kLeastPatience);
     pair.step = Step::Resolving;
     pair.deadline = Clock::now() + share;
-    // Asked anew: a broken pair may be noticed before the event of its port, and a message sent while the link is down
-    // makes Soft-RoCE deaf to connections for good.
-    ibv_port_attr port{};
-    const bool inactive =
-        api_->queryPort(own.device->context(), static_cast<std::uint8_t>(own.device->port), port) == 0 &&
-        port.state != IBV_PORT_ACTIVE;
-    if (own.port_down || inactive)
+    if (own.port_down || !isActive(own))
         return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
     pair.id = api_->cmCreate(channel_);
     if (pair.id == 0) return giveUpCandidate(pair, errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno));
@@ -191,7 +185,7 @@ void Connector::breakNow(Pair& pair, const Status& cause) {
     event.status = cause.withContext(describe(pair));
     tell(pair, std::move(event));
     if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
-    if (Clock::now() >= via(pair).quiet_until) static_cast<void>(api_->cmDisconnect(pair.id));
+    if (maySpeak(via(pair))) static_cast<void>(api_->cmDisconnect(pair.id));
 }
 
 void Connector::destroyNow(std::uint32_t number) {
