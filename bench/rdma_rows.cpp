@@ -10,9 +10,8 @@
 
 #include "bench/engine_loop.h"
 #include "bench/external_peers.h"
-#include "bench/memory.h"
 #include "bench/row.h"
-#include "bench/serving_peer.h"
+#include "bench/wire_rig.h"
 
 namespace troupe::bench {
 
@@ -35,18 +34,6 @@ constexpr int kAckTimeout = 17;
 /// The two ends of rail 0 (tests/rdma_vm/devices.sh); GID 1 is the one of RoCE v2 with the address.
 RdmaEnds rail() { return {"rxe_0a", "rxe_0b", "10.1.0.2", 1, kAckTimeout}; }
 
-/// An engine here, a serving peer there, and the peer's segment open.
-struct RdmaRig {
-    Memory memory;
-    ServingPeer peer;
-    std::unique_ptr<TransferEngine> engine;  ///< Ends before the memory and the peer do.
-    SegmentID segment = kInvalidSegmentID;
-
-    LoopEnds ends() const {
-        return {engine.get(), segment, peer.address(), memory.data(), [this] { return peer.cpuSeconds(); }};
-    }
-};
-
 /// `settings` with what differs between the two ends, and what holds for all of them here. What the command line sets
 /// comes last and wins.
 Settings settingsOf(const Settings& settings, const std::string& devices, std::uint32_t lanes, std::size_t bytes) {
@@ -60,18 +47,9 @@ Settings settingsOf(const Settings& settings, const std::string& devices, std::u
 }
 
 /// Between the devices `own` and `others`, comma-separated, with `bytes` of memory at each end.
-Result<RdmaRig> makeRig(const Settings& settings, const std::string& own, const std::string& others,
+Result<WireRig> makeRig(const Settings& settings, const std::string& own, const std::string& others,
                         std::uint32_t lanes, std::size_t bytes) {
-    auto memory = Memory::populated(bytes);
-    if (!memory) return memory.status();
-    auto peer = ServingPeer::start(settingsOf(settings, others, lanes, bytes), 1, false, "rdma");
-    if (!peer) return peer.status();
-    auto engine = makeEngine(settingsOf(settings, own, lanes, bytes), "rdma");
-    if (!engine) return engine.status();
-    if (Status status = (*engine)->registerLocalMemory(memory->data(), memory->size()); !status) return status;
-    auto segment = (*engine)->openSegment(peer->segment());
-    if (!segment) return segment.status();
-    return RdmaRig{std::move(*memory), std::move(*peer), std::move(*engine), *segment};
+    return makeWireRig(settingsOf(settings, own, lanes, bytes), settingsOf(settings, others, lanes, bytes), "rdma");
 }
 
 /// What one throughput row moves.
