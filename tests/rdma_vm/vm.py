@@ -38,6 +38,8 @@ CPU = {"kvm": "max,-arch-capabilities", "tcg": "max"}
 # ("IO-APIC + timer doesn't work"), and its watchdogs bark.
 KERNEL_ARGUMENTS = ("console=ttyS0 quiet panic=-1 oops=panic no_timer_check nowatchdog "
                     "rcupdate.rcu_cpu_stall_suppress=1")
+# As much of the console as a failure shows.
+SHOWN_LINES = 40
 # Each guest NIC of --numa sits behind a root port of a bridge that belongs to one of two NUMA nodes.
 NUMA_ARGUMENTS = """
     -object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G
@@ -169,12 +171,20 @@ class OwnTime:
         return self.passed() - waited
 
 
-def console_tail(folder):
+def console(folder):
     try:
-        text = (folder / "console").read_text(errors="replace").replace("\r", "")
+        return (folder / "console").read_text(errors="replace").replace("\r", "").splitlines()
     except FileNotFoundError:
-        return "(the console is empty)"
-    return "\n".join(text.splitlines()[-40:])
+        return ["(the console is empty)"]
+
+
+def ending(lines):
+    """What a console without a status shows of the guest's end: the reason and the lines that belong to it."""
+    panicked = next((number for number, line in enumerate(lines) if "Kernel panic" in line), None)
+    if panicked is None:
+        return "the guest ended without a status", lines[-SHOWN_LINES:]
+    # The trace that follows may be longer than what is shown.
+    return "the guest's kernel panicked", lines[max(0, panicked - 5):][:SHOWN_LINES]
 
 
 def run(arguments, folder):
@@ -222,10 +232,10 @@ def run(arguments, folder):
         status = None
     if status is not None and not hung:
         return status
-    console = console_tail(folder)
-    why = hung or ("the guest's kernel panicked" if "Kernel panic" in console else "the guest ended without a status")
+    why, shown = ending(console(folder))
     said = (folder / "qemu").read_text(errors="replace").strip()
-    fail(BROKEN, f"{why}; qemu ended with {qemu.returncode}{': ' + said if said else ''}; the console's end:\n{console}")
+    fail(BROKEN, f"{hung or why}; qemu ended with {qemu.returncode}{': ' + said if said else ''}; the console:\n"
+         + "\n".join(shown))
 
 
 def main():

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import kernel
+import vm as harness
 
 VM = pathlib.Path(__file__).resolve().parent / "vm.py"
 
@@ -33,6 +34,12 @@ class Harness(unittest.TestCase):
         self.assertIn("before", ran.stdout)
         self.assertIn("panicked", ran.stderr)
         self.assertIn("sysrq", ran.stderr)
+
+    def test_a_panic_is_found_above_however_long_a_trace(self):
+        why, shown = harness.ending(["booted", "Kernel panic - not syncing: why"] + ["called from here"] * 500)
+        self.assertIn("panicked", why)
+        self.assertIn("Kernel panic - not syncing: why", shown)
+        self.assertEqual(harness.ending(["last words"]), ("the guest ended without a status", ["last words"]))
 
     def test_a_command_that_never_ends_is_a_failure(self):
         ran = vm("--timeout", "30", "--", "sleep", "1000")
