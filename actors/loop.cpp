@@ -35,6 +35,12 @@ constexpr int kRounds = 4;
 // How far a long drive puts the grace timer off.
 constexpr auto kHoldOff = std::chrono::milliseconds(20);
 
+// The grace grows with the time that drivers have come without a gap: an eighth of that, at most so much. What a Nic
+// has to say waits for that long once, when they stop coming, so it costs the other users of the loop a ninth at worst;
+// and a timer that is pushed every 50 us costs a driver more than a request.
+constexpr int kGraceShare = 8;
+constexpr auto kLongestGrace = std::chrono::milliseconds(2);
+
 // Sleep of the loop's thread after it woke for a timer while a caller drove: until it has the turn it cannot know when
 // the next timer is due.
 constexpr std::chrono::duration<int, std::milli> kRecheck{2};
@@ -53,21 +59,24 @@ void ringBell(int bell) {
 }
 
 /// Creating or spawning through an actor system makes its logger the thread's, and CAF then takes a lock and looks the
-/// thread up in a table for every actor that is resumed here. Away with it meanwhile.
+/// thread up in a table for every actor that is resumed here. Away with it meanwhile; and what an actor spawns in a
+/// caller's thread leaves none there, for an actor system does not end as long as a thread has its logger.
 class WithoutLogger {
   public:
     explicit WithoutLogger(caf::actor_system& system)
-        : system_(caf::logger::current_logger() == &system.logger() ? &system : nullptr) {
-        if (system_ != nullptr) caf::logger::set_current_actor_system(nullptr);
+        : logger_(&system.logger()), restored_(caf::logger::current_logger() == logger_ ? &system : nullptr) {
+        if (restored_ != nullptr) caf::logger::set_current_actor_system(nullptr);
     }
     ~WithoutLogger() {
-        if (system_ != nullptr) caf::logger::set_current_actor_system(system_);
+        if (restored_ != nullptr || caf::logger::current_logger() == logger_)
+            caf::logger::set_current_actor_system(restored_);
     }
     WithoutLogger(const WithoutLogger&) = delete;
     WithoutLogger& operator=(const WithoutLogger&) = delete;
 
   private:
-    caf::actor_system* system_;  ///< Whose logger was the thread's.
+    const caf::logger* logger_;
+    caf::actor_system* restored_;  ///< Whose logger was the thread's.
 };
 
 // Smallest spin that is still worth trying; below it the loop sleeps at once.
@@ -382,16 +391,22 @@ bool Loop::sleepStandby(TimePoint now) {
 
 void Loop::scheduleGrace(TimePoint now) {
     last_drive_ = now;
+    if (driven_since_ == TimePoint{}) driven_since_ = now;
+    grace_ = std::max(options_.drive_grace, std::min<Duration>((now - driven_since_) / kGraceShare, kLongestGrace));
+    armGrace(now);
+}
+
+void Loop::armGrace(TimePoint now) {
     // Pushed only when half of it is gone: a system call for every drive would cost more than the drive, and a timer
     // that fires while drivers keep coming wakes a thread onto a core that is busy.
-    if (grace_ends_ > now + options_.drive_grace / 2 && grace_ends_ <= now + options_.drive_grace) return;
-    setGraceTimer(now, options_.drive_grace);
+    if (grace_ends_ > now + grace_ / 2 && grace_ends_ <= now + grace_) return;
+    setGraceTimer(now, grace_);
 }
 
 void Loop::holdOffThread() {
     // A short drive is over before the timer fires. One that comes near it puts it off for long, and pays for setting
     // it again in the end.
-    if (iterated_at_ > grace_ends_ - options_.drive_grace / 4) setGraceTimer(iterated_at_, kHoldOff);
+    if (iterated_at_ > grace_ends_ - grace_ / 4) setGraceTimer(iterated_at_, kHoldOff);
 }
 
 void Loop::setGraceTimer(TimePoint now, Duration span) {
@@ -490,12 +505,10 @@ void Loop::threadMain() {
             }
             const TimePoint now = Clock::now();
             if (woken.grace) grace_ends_ = {};
-            if (woken.grace && !woken.rung && !interest_on_ && now < last_drive_ + options_.drive_grace &&
+            if (woken.grace && !woken.rung && !interest_on_ && now < last_drive_ + grace_ &&
                 sleepers.load(std::memory_order_seq_cst) == 0 && inboxEmpty() && after_due_.empty() &&
                 nextWake() > now) {
-                const TimePoint driven = last_drive_;
-                scheduleGrace(now);
-                last_drive_ = driven;
+                armGrace(now);
             } else {
                 if (!interest_on_ && woken.grace) {
                     // Nobody came back in time: no more waiting for drivers.
@@ -503,6 +516,7 @@ void Loop::threadMain() {
                     waits_follow_.store(false, std::memory_order_relaxed);
                 }
                 awake = true;
+                driven_since_ = {};
                 parked_.store(Sleep::Awake, std::memory_order_seq_cst);
                 adaptSpin(woken.any, now - slept);
             }

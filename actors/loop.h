@@ -44,8 +44,9 @@ class Pollable {
 ///
 /// With no driver, sleep has two forms. Armed: the Nics' descriptors are in the loop's epoll set and its thread wakes
 /// by itself. Standby: a caller drove the loop a moment ago and is likely to come back, so the descriptors are out of
-/// the set and a timer (`drive_grace`) brings the loop's thread back if nobody does; this spares two epoll_ctl calls
-/// and a wake-up per transfer when a caller submits and waits in turn.
+/// the set and a timer (`drive_grace`, and longer the longer drivers have come without a gap) brings the loop's thread
+/// back if nobody does; this spares two epoll_ctl calls and a wake-up per transfer when a caller submits and waits in
+/// turn.
 ///
 /// CAF: hosted actors (HostedActor) run only here. An actor of the host program that a hosted actor writes to is
 /// given to CAF's own scheduler, never run on this loop.
@@ -197,6 +198,7 @@ class Loop : public Reactor {
     void giveTurnBack();
     void releaseTurnAfterDriving();
     void scheduleGrace(TimePoint now);
+    void armGrace(TimePoint now);
     void setGraceTimer(TimePoint now, Duration span);
 
     HostUnit host_unit_;
@@ -235,8 +237,10 @@ class Loop : public Reactor {
     bool interest_on_ = false;             ///< The Nics' descriptors are in the epoll set.
     bool driver_expected_ = false;         ///< The last drivers came back within the grace.
     const Loop* driver_was_on_ = nullptr;  ///< The loop whose turn the driver had before it took this one, too.
+    Duration grace_{};                     ///< How long the last driver is waited for; at least options_.drive_grace.
     TimePoint grace_ends_{};               ///< When the grace timer is set to fire.
     TimePoint thread_wakes_{};             ///< When the loop's thread returns from its sleep by itself.
+    TimePoint driven_since_{};             ///< Drivers have come since then without a gap; zero: none is expected.
     TimePoint last_drive_{};
     TimePoint iterated_at_{};
     Duration spin_now_{};  ///< Current adaptive spin, at most options_.spin.

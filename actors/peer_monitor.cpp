@@ -163,6 +163,7 @@ void PeerMonitor::onHelloAck(const HelloAck& ack) {
     channel_->handshakeDone();
     fetching_ = false;
     requestDescriptor();
+    pinged_at_ = loop().now();
     scheduleTick();
 }
 
@@ -204,7 +205,12 @@ void PeerMonitor::trouble(const Status& why) {
     fetching_ = false;
     fetch_again_ = false;
     ++failures_;
-    Status cause = why.withContext("peer " + target_.control.toString());
+    // The channel's own words name the same address: "connect to HOST:PORT: connect: Connection refused".
+    const std::string at = target_.control.toString();
+    const std::string named = "connect to " + at + ": ";
+    Status cause(why.code(),
+                 "peer " + at + ": " +
+                     (why.message().rfind(named, 0) == 0 ? why.message().substr(named.size()) : why.message()));
     // Somebody took the connection and did not greet as an engine does: a web server, say, or a database. A peer that
     // once did is stopped or ill instead.
     const bool odd =
@@ -238,16 +244,22 @@ void PeerMonitor::scheduleRetry() {
 
 void PeerMonitor::scheduleTick() {
     loop().cancelTimer(tick_timer_);
-    tick_timer_ = loop().runAt(loop().now() + settings_.keepalive_interval, [this] { keepAlive(); });
+    const TimePoint next = std::min(pinged_at_ + settings_.keepalive_interval, silentAt());
+    tick_timer_ = loop().runAt(next, [this] { keepAlive(); });
 }
+
+TimePoint PeerMonitor::silentAt() const { return channel_->lastReceived() + settings_.keepalive_timeout; }
 
 void PeerMonitor::keepAlive() {
     tick_timer_ = 0;
     const TimePoint now = loop().now();
     if (state_ != PeerState::Up || !channel_) return;
-    if (now - channel_->lastReceived() > settings_.keepalive_timeout)
-        return channel_->close(Status(Code::Timeout, "silent for longer than keepalive_timeout"));
-    static_cast<void>(channel_->send(Ping{next_seq_++}.encode()));
+    // Down at once, and not suspect: another connection to a host that is silent would only take longer to say so.
+    if (now >= silentAt()) return channel_->close(Status(Code::PeerDown, "silent for longer than keepalive_timeout"));
+    if (now >= pinged_at_ + settings_.keepalive_interval) {
+        pinged_at_ = now;
+        static_cast<void>(channel_->send(Ping{next_seq_++}.encode()));
+    }
     scheduleTick();
 }
 

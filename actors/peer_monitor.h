@@ -63,6 +63,8 @@ class PeerMonitor final : public HostedActor {
     /// Answers one ping; unknown numbers are ignored.
     void answerPing(std::uint64_t seq, const Status& status);
     void scheduleTick();
+    /// When it has been silent for as long as it may be.
+    TimePoint silentAt() const;
 
     const Target target_;
     const Config& settings_;
@@ -84,6 +86,7 @@ class PeerMonitor final : public HostedActor {
     std::vector<PendingPing> pings_;
     Reactor::TimerId retry_timer_ = 0;
     Reactor::TimerId tick_timer_ = 0;
+    TimePoint pinged_at_{};
     std::uint64_t jitter_state_;
 };
 

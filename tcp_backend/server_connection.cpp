@@ -10,6 +10,7 @@
 #include "base/endpoint.h"
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/prefetch.h"
+#include "tcp_backend/readable.h"
 
 namespace troupe::tcp {
 
@@ -26,17 +27,19 @@ class ServerConnection::Receiver {
         if (request.op == Op::Read) {
             if (code != Code::Ok) {
                 my_.refuse(request.id, range, code);
+            } else if (my_.isKnownUnreadable(range)) {
+                my_.refuse(request.id, range, Code::AccessDenied, true);
             } else if (!my_.mayAskFor(range.length)) {
                 my_.refuse(request.id, range, Code::CapacityExceeded);
             } else {
-                my_.responses_.push() = {ResponseKind::ReadData, request.crc, false, 0, request.id, range};
+                my_.responses_.push() = {ResponseKind::ReadData, request.crc, false, false, 0, request.id, range};
                 my_.bytes_asked_for_ += range.length;
                 *my_.bytes_of_peer_ += range.length;
             }
             return true;
         }
         // Checked once: whoever unregisters the range waits until `touches` denies it.
-        my_.incoming_ = {request.id, range, code, request.crc, request.crc32c, 0};
+        my_.incoming_ = {request.id, range, code, false, request.crc, request.crc32c, 0};
         next.to = code == Code::Ok ? reinterpret_cast<std::byte*>(request.addr) : nullptr;
         next.length = request.length;
         if (next.length == 0) onPayload();
@@ -47,10 +50,17 @@ class ServerConnection::Receiver {
         if (my_.incoming_.crc) my_.incoming_.actual_crc = crc32c(my_.incoming_.actual_crc, data, size);
     }
 
+    /// Its memory was protected after it was registered. That is no fault of the requests behind this one.
+    bool onFault() {
+        my_.incoming_.refusal = Code::AccessDenied;
+        my_.incoming_.is_protected = true;
+        return true;
+    }
+
     void onPayload() {
         const Incoming& write = my_.incoming_;
         if (write.refusal != Code::Ok)
-            my_.refuse(write.id, write.range, write.refusal);
+            my_.refuse(write.id, write.range, write.refusal, write.is_protected);
         else if (write.crc && write.actual_crc != write.expected_crc)
             my_.refuse(write.id, write.range, Code::ChecksumMismatch);
         else
@@ -75,14 +85,11 @@ bool ServerConnection::mayAskFor(std::uint64_t length) const {
     return *bytes_of_peer_ == 0 || (*bytes_of_peer_ < limit && length <= limit - *bytes_of_peer_);
 }
 
-/// The oldest answer is sent.
-void ServerConnection::forgetOldest() {
-    const Response& oldest = responses_.front();
-    if (oldest.kind == ResponseKind::ReadData) {
-        bytes_asked_for_ -= oldest.range.length;
-        *bytes_of_peer_ -= oldest.range.length;
-    }
-    responses_.pop();
+/// Before an answer goes: it is sent, or becomes an error.
+void ServerConnection::forget(const Response& response) {
+    if (response.kind != ResponseKind::ReadData) return;
+    bytes_asked_for_ -= response.range.length;
+    *bytes_of_peer_ -= response.range.length;
 }
 
 bool ServerConnection::receiveHello(TimePoint now) {
@@ -234,11 +241,52 @@ void ServerConnection::acknowledge(std::uint64_t id) {
             return;
         }
     }
-    responses_.push() = {ResponseKind::WriteAck, false, true, 1, id, {}};
+    responses_.push() = {ResponseKind::WriteAck, false, true, false, 1, id, {}};
 }
 
-void ServerConnection::refuse(std::uint64_t id, const ByteRange& range, Code code) {
-    responses_.push() = {ResponseKind::Error, false, true, static_cast<std::uint32_t>(code), id, range};
+void ServerConnection::refuse(std::uint64_t id, const ByteRange& range, Code code, bool is_protected) {
+    responses_.push() = {ResponseKind::Error, false, true, is_protected, static_cast<std::uint32_t>(code), id, range};
+}
+
+/// A send met memory that cannot be read. Makes errors of the answers that were to carry it. False when there is none,
+/// or when a part of one is sent: then only the end of the connection tells the peer, and it is known when it is asked
+/// for again.
+bool ServerConnection::refuseUnreadable() {
+    bool refused = false;
+    std::uint64_t seen = 0;
+    std::uint64_t begun = sent_offset_;
+    // As far as fill() goes.
+    for (auto i = responses_.first(); i != responses_.end() && seen < kSendBytes; ++i, begun = 0) {
+        Response& response = responses_[i];
+        seen += frameBytes(response) - begun;
+        if (response.kind != ResponseKind::ReadData) continue;
+        const std::uint64_t sent = begun > kResponseBytes ? begun - kResponseBytes : 0;
+        const auto bad = firstUnreadable({response.range.addr + sent, response.range.length - sent});
+        if (!bad) continue;
+        if (begun != 0) {
+            if (shared_.unreadable.size() >= kMostUnreadable) shared_.unreadable.erase(shared_.unreadable.begin());
+            shared_.unreadable.push_back(*bad);
+            return false;
+        }
+        forget(response);
+        response = {ResponseKind::Error, false,         true, true, static_cast<std::uint32_t>(Code::AccessDenied),
+                    response.id,         response.range};
+        refused = true;
+    }
+    return refused;
+}
+
+bool ServerConnection::isKnownUnreadable(const ByteRange& range) {
+    if (shared_.unreadable.empty()) return false;
+    std::erase_if(shared_.unreadable, [](std::uint64_t addr) { return !firstUnreadable({addr, 1}); });
+    return std::any_of(shared_.unreadable.begin(), shared_.unreadable.end(), [&](std::uint64_t addr) {
+        return ByteRange{addr, 1}.overlaps(range);
+    });
+}
+
+std::size_t ServerConnection::textOf(const Response& response, char* out) {
+    return response.is_protected ? protectedText(response.range, out)
+                                 : refusalText(static_cast<Code>(response.value), response.range, out);
 }
 
 bool ServerConnection::flush() {
@@ -250,6 +298,7 @@ bool ServerConnection::flush() {
         const ssize_t sent = gather.send(fd.get());
         if (sent < 0) {
             if (errno == EAGAIN || errno == EWOULDBLOCK) return moved;
+            if (errno == EFAULT && refuseUnreadable()) continue;
             close("the connection broke, or memory that is registered cannot be read");
             return true;
         }
@@ -284,7 +333,7 @@ std::uint64_t ServerConnection::addResponse(Gather& gather, Response& response, 
     const std::byte* payload = reinterpret_cast<const std::byte*>(response.range.addr);
     if (response.kind == ResponseKind::Error) {
         std::byte* text = gather.scratch(kMaxMessageBytes);
-        length = refusalText(static_cast<Code>(response.value), response.range, reinterpret_cast<char*>(text));
+        length = textOf(response, reinterpret_cast<char*>(text));
         payload = text;
     }
     encodeResponse({response.kind, response.crc, response.value, response.id, length}, head);
@@ -306,7 +355,7 @@ std::uint64_t ServerConnection::frameBytes(const Response& response) const {
         case ResponseKind::ReadData: return kResponseBytes + response.range.length;
         case ResponseKind::Error: {
             char text[kMaxMessageBytes];
-            return kResponseBytes + refusalText(static_cast<Code>(response.value), response.range, text);
+            return kResponseBytes + textOf(response, text);
         }
         default: return kResponseBytes;
     }
@@ -321,7 +370,8 @@ void ServerConnection::countSent(std::size_t bytes) {
         }
         bytes -= missing;
         sent_offset_ = 0;
-        forgetOldest();
+        forget(responses_.front());
+        responses_.pop();
     }
 }
 

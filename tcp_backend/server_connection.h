@@ -65,8 +65,9 @@ class ServerConnection : public Link {
     struct Response {
         ResponseKind kind = ResponseKind::WriteAck;
         bool crc = false;
-        bool has_value = false;   ///< ReadData: the checksum in `value` is computed.
-        std::uint32_t value = 0;  ///< As in ResponseHeader.
+        bool has_value = false;     ///< ReadData: the checksum in `value` is computed.
+        bool is_protected = false;  ///< Error: of registered memory that may not be touched any more.
+        std::uint32_t value = 0;    ///< As in ResponseHeader.
         std::uint64_t id = 0;
         ByteRange range;  ///< ReadData, Error: what was asked for.
     };
@@ -75,7 +76,8 @@ class ServerConnection : public Link {
     struct Incoming {
         std::uint64_t id = 0;
         ByteRange range;
-        Code refusal = Code::Ok;  ///< Not Ok: the payload is dropped.
+        Code refusal = Code::Ok;    ///< Not Ok: the payload is dropped.
+        bool is_protected = false;  ///< Refused because the memory may not be touched any more.
         bool crc = false;
         std::uint32_t expected_crc = 0;
         std::uint32_t actual_crc = 0;
@@ -88,8 +90,11 @@ class ServerConnection : public Link {
     std::uint64_t frameBytes(const Response& response) const;
     void acknowledge(std::uint64_t id);
     bool mayAskFor(std::uint64_t length) const;
-    void forgetOldest();
-    void refuse(std::uint64_t id, const ByteRange& range, Code code);
+    void forget(const Response& response);
+    void refuse(std::uint64_t id, const ByteRange& range, Code code, bool is_protected = false);
+    bool refuseUnreadable();
+    bool isKnownUnreadable(const ByteRange& range);
+    static std::size_t textOf(const Response& response, char* out);
 
     /// As many READ headers as one buffer holds. The queue has room for a power of two of 32-byte entries, and one
     /// payload under way may add its answer to a full one: 512 KiB at worst.

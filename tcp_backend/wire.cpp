@@ -176,6 +176,15 @@ Code codeFromWire(std::uint32_t number) {
     return number <= static_cast<std::uint32_t>(Code::Internal) && !ours ? code : Code::Internal;
 }
 
+namespace {
+
+std::size_t writeText(const ByteRange& range, const char* why, char* out) {
+    const int length = std::snprintf(out, kMaxMessageBytes, "%s %s", range.toString().c_str(), why);
+    return std::min(static_cast<std::size_t>(std::max(length, 0)), kMaxMessageBytes - 1);
+}
+
+}  // namespace
+
 std::size_t refusalText(Code code, const ByteRange& range, char* out) {
     const char* why = "cannot be served";
     switch (code) {
@@ -188,8 +197,12 @@ std::size_t refusalText(Code code, const ByteRange& range, char* out) {
         case Code::ChecksumMismatch: why = "arrived damaged: the CRC32C of its bytes differs"; break;
         default: break;
     }
-    const int length = std::snprintf(out, kMaxMessageBytes, "%s %s", range.toString().c_str(), why);
-    return std::min(static_cast<std::size_t>(std::max(length, 0)), kMaxMessageBytes - 1);
+    return writeText(range, why, out);
+}
+
+std::size_t protectedText(const ByteRange& range, char* out) {
+    return writeText(range, "is registered, but its owner may not touch all of it: protected, or its file cut short",
+                     out);
 }
 
 }  // namespace troupe::tcp

@@ -115,5 +115,7 @@ Code codeFromWire(std::uint32_t number);
 /// The text for a refused request, written to `out` (kMaxMessageBytes); returns its length. The same for the same
 /// arguments, so that it can be made again when a send stopped in the middle of it.
 std::size_t refusalText(Code code, const ByteRange& range, char* out);
+/// The same for a range that is registered, but that its owner may not touch any more (AccessDenied).
+std::size_t protectedText(const ByteRange& range, char* out);
 
 }  // namespace troupe::tcp

@@ -19,30 +19,47 @@ void Connector::onRequest(const CmEvent& event) {
         return reject(event, Code::TransportMissing, "device '" + name + "' is not one that this engine uses");
     if (greeting->target != incarnation_)
         return reject(event, Code::StaleIncarnation, "it is meant for " + greeting->target.toString());
-    if (hasKey(auth_) && !seen_.isNew(*greeting)) {
+    // A fence that comes again ends what has ended.
+    if (hasKey(auth_) && !greeting->fence && !seen_.isNew(*greeting)) {
         auth_->count(AuthRefusal::Replayed);
         return reject(event, Code::StaleHandle, "its greeting was seen before");
     }
-    std::vector<CmId> predecessors;
-    for (const auto& [id, served] : served_) {
-        if (!served.greeting.sameLane(*greeting)) continue;
-        if (served.greeting.attempt > greeting->attempt)
-            return reject(event, Code::StaleHandle, "the lane has a later connection already");
-        predecessors.push_back(id);
-    }
-    // Before the answer, so that nothing the old pair still has on the way is applied once the new one has work.
-    for (const CmId id : predecessors) endServed(id, "the initiator opened its successor");
-    // Also so that it does not drive out those of others (makeRoom).
-    const auto of_peer = std::count_if(served_.begin(), served_.end(), [&](const auto& entry) {
-        return entry.second.greeting.initiator == greeting->initiator;
-    });
-    if (static_cast<std::size_t>(of_peer) >= config_.peer_rdma_connections)
-        return reject(event, Code::CapacityExceeded,
-                      "the peer has " + std::to_string(of_peer) + " queue pairs already (peer.rdma_connections)");
-    makeRoom();
     if (hasKey(auth_)) auth_->countAccepted();
+    if (const Status admitted = admit(*greeting); !admitted) return reject(event, admitted.code(), admitted.message());
+    if (greeting->fence) return reject(event, Code::Ok, "it is a fence");
+    makeRoom();
     const Status status = serve(event, *greeting, static_cast<std::size_t>(own - own_.begin()));
     if (!status) reject(event, status.code(), status.message());
+}
+
+/// Ok when a pair may be made for that greeting, or a fence be answered: the lane's earlier ones have ended then.
+/// Before the answer, so that nothing they still have on the way is applied once it is there.
+Status Connector::admit(const Greeting& greeting) {
+    if (greeting.fence) {
+        endPredecessors(greeting, "the initiator fenced it off");
+        return {};
+    }
+    for (const auto& [id, served] : served_)
+        if (served.greeting.sameLane(greeting) && served.greeting.attempt > greeting.attempt)
+            return {Code::StaleHandle, "the lane has a later connection already"};
+    endPredecessors(greeting, "the initiator opened its successor");
+    // So that it does not drive out those of others (makeRoom).
+    const auto of_peer = std::count_if(served_.begin(), served_.end(), [&](const auto& entry) {
+        return entry.second.greeting.initiator == greeting.initiator;
+    });
+    if (static_cast<std::size_t>(of_peer) >= config_.peer_rdma_connections)
+        return {Code::CapacityExceeded,
+                "the peer has " + std::to_string(of_peer) + " queue pairs already (peer.rdma_connections)"};
+    return {};
+}
+
+/// Ends the lane's connections up to the greeting's attempt.
+void Connector::endPredecessors(const Greeting& greeting, const char* why) {
+    std::vector<CmId> predecessors;
+    for (const auto& [id, served] : served_)
+        if (served.greeting.sameLane(greeting) && served.greeting.attempt <= greeting.attempt)
+            predecessors.push_back(id);
+    for (const CmId id : predecessors) endServed(id, why);
 }
 
 Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::size_t index) {

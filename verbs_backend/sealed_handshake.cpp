@@ -7,10 +7,12 @@ namespace troupe::verbs {
 
 namespace {
 
-constexpr std::uint32_t kSealedMagic = 0x4b445254;  // "TRDK"
+constexpr std::uint32_t kSealedMagic = 0x4b445254;       // "TRDK"
+constexpr std::uint32_t kSealedFenceMagic = 0x46445254;  // "TRDF"
 constexpr std::string_view kProtocol = "rdma";
 constexpr std::size_t kTagBytes = 8;
 constexpr std::size_t kSignedBytes = kGreetingBytes - kTagBytes;
+constexpr unsigned kCandidateBits = 16;
 
 template <class Number>
 void put(std::byte* at, Number value) {
@@ -29,6 +31,8 @@ void put(std::byte* at, const Incarnation& incarnation) {
     std::copy_n(reinterpret_cast<const std::byte*>(incarnation.bytes.data()), incarnation.bytes.size(), at);
 }
 
+std::uint64_t ticketOf(const Greeting& greeting) { return greeting.attempt << kCandidateBits | greeting.candidate; }
+
 Incarnation takeIncarnation(const std::byte* at) {
     Incarnation incarnation;
     std::copy_n(at, incarnation.bytes.size(), reinterpret_cast<std::byte*>(incarnation.bytes.data()));
@@ -42,20 +46,23 @@ Result<std::array<std::byte, kGreetingBytes>> sealGreeting(const Greeting& greet
     if (!hasKey(auth)) return encode(greeting);
     if (greeting.nic > UINT16_MAX || greeting.lane > UINT16_MAX)
         return Status(Code::InvalidArgument, "with a cluster key rdma has 65,536 Nics and lanes at most");
+    if (greeting.attempt >> (64 - kCandidateBits) != 0)
+        return Status(Code::InvalidArgument, "with a cluster key rdma has 2^48 attempts at most");
     std::array<std::byte, kGreetingBytes> bytes{};
-    put(bytes.data(), kSealedMagic);
+    put(bytes.data(), greeting.fence ? kSealedFenceMagic : kSealedMagic);
     put(bytes.data() + 4, static_cast<std::uint16_t>(greeting.nic));
     put(bytes.data() + 6, static_cast<std::uint16_t>(greeting.lane));
     put(bytes.data() + 8, greeting.initiator);
     put(bytes.data() + 24, greeting.target);
-    put(bytes.data() + 40, greeting.attempt);
+    put(bytes.data() + 40, ticketOf(greeting));
     const Proof proof = auth->prove(AuthRole::Initiator, kProtocol, {std::span(bytes).first(kSignedBytes)});
     std::copy_n(proof.begin(), kTagBytes, bytes.begin() + kSignedBytes);
     return bytes;
 }
 
 Result<Greeting> openGreeting(std::span<const std::byte> bytes, const std::shared_ptr<const ClusterAuth>& auth) {
-    const bool sealed = bytes.size() >= kGreetingBytes && take<std::uint32_t>(bytes.data()) == kSealedMagic;
+    const std::uint32_t magic = bytes.size() >= kGreetingBytes ? take<std::uint32_t>(bytes.data()) : 0;
+    const bool sealed = magic == kSealedMagic || magic == kSealedFenceMagic;
     if (!hasKey(auth)) {
         if (!sealed) return decodeGreeting(bytes);
         countRefusal(auth, AuthRefusal::UnusedKey);
@@ -77,7 +84,10 @@ Result<Greeting> openGreeting(std::span<const std::byte> bytes, const std::share
     greeting.lane = take<std::uint16_t>(bytes.data() + 6);
     greeting.initiator = takeIncarnation(bytes.data() + 8);
     greeting.target = takeIncarnation(bytes.data() + 24);
-    greeting.attempt = take<std::uint64_t>(bytes.data() + 40);
+    const auto ticket = take<std::uint64_t>(bytes.data() + 40);
+    greeting.candidate = static_cast<std::uint16_t>(ticket);
+    greeting.attempt = ticket >> kCandidateBits;
+    greeting.fence = magic == kSealedFenceMagic;
     if (greeting.initiator.isNull())
         return Status(Code::ProtocolError, "rdma handshake: the initiator names no incarnation");
     return greeting;
@@ -114,9 +124,10 @@ Result<Answer> openAnswer(std::span<const std::byte> bytes, std::span<const std:
 
 bool SeenGreetings::isNew(const Greeting& greeting) {
     const Lane lane{greeting.initiator, greeting.nic, greeting.lane};
+    const std::uint64_t ticket = ticketOf(greeting);
     auto found = seen_.find(lane);
     if (found != seen_.end()) {
-        if (greeting.attempt <= found->second.attempt) return false;
+        if (ticket <= found->second.ticket) return false;
         by_order_.erase(found->second.order);
     } else {
         if (seen_.size() >= most_) {
@@ -125,7 +136,7 @@ bool SeenGreetings::isNew(const Greeting& greeting) {
         }
         found = seen_.emplace(lane, Seen{}).first;
     }
-    found->second = {greeting.attempt, ++order_};
+    found->second = {ticket, ++order_};
     by_order_.emplace(order_, lane);
     return true;
 }

@@ -18,14 +18,16 @@ namespace troupe::verbs {
 /// The handshake with a cluster key. rdma_cm leaves an initiator 56 bytes, and there is no round trip for a challenge,
 /// so a greeting is a ticket that its initiator made with the key:
 ///
-///     u32 magic "TRDK"  u16 Nic  u16 lane  16 initiator's incarnation  16 target's incarnation  u64 attempt
-///     8 the beginning of the proof over all before it
+///     u32 magic "TRDK" ("TRDF": a fence)  u16 Nic  u16 lane  16 initiator's incarnation  16 target's incarnation
+///     u16 candidate  6 attempt  8 the beginning of the proof over all before it
 ///
 /// It proves that the initiator had the key when it made it, for this target and this lane. (initiator, Nic, lane,
-/// attempt) occurs once, so a target refuses what it has seen (SeenGreetings). The answer is that of handshake.h, and
-/// then 32 bytes of proof over the greeting and the answer: fresh, as the greeting is.
+/// attempt, candidate) occurs once and grows, so a target refuses what it has seen (SeenGreetings); a fence may come
+/// again, it ends what has ended. The answer is that of handshake.h, and then 32 bytes of proof over the greeting and
+/// the answer: fresh, as the greeting is.
 
-/// As encode(Greeting) without a key. InvalidArgument: a number that finds no room (Nic or lane above 65,535).
+/// As encode(Greeting) without a key. InvalidArgument: a number that finds no room (Nic or lane above 65,535, attempt
+/// of 2^48 or more).
 Result<std::array<std::byte, kGreetingBytes>> sealGreeting(const Greeting& greeting,
                                                            const std::shared_ptr<const ClusterAuth>& auth);
 /// ProtocolError as decodeGreeting; AccessDenied: only one end has a key, or another one. Counted.
@@ -38,18 +40,18 @@ std::vector<std::byte> sealAnswer(const Answer& answer, std::span<const std::byt
 Result<Answer> openAnswer(std::span<const std::byte> bytes, std::span<const std::byte> greeting,
                           const std::shared_ptr<const ClusterAuth>& auth);
 
-/// The last attempt of each lane that was let in, so that a greeting which somebody recorded is not let in again. At
-/// the bound the lane that was not heard of for longest is forgotten.
+/// The last attempt and candidate of each lane that were let in, so that a greeting which somebody recorded is not let
+/// in again. At the bound the lane that was not heard of for longest is forgotten.
 class SeenGreetings {
   public:
     explicit SeenGreetings(std::size_t most = 65536) : most_(most) {}
-    /// False: this one, or a later one of its lane, was seen before.
+    /// Of one that was opened. False: this one, or a later one of its lane, was seen before.
     bool isNew(const Greeting& greeting);
 
   private:
     using Lane = std::tuple<Incarnation, std::uint32_t, std::uint32_t>;
     struct Seen {
-        std::uint64_t attempt = 0;
+        std::uint64_t ticket = 0;  ///< Attempt and candidate.
         std::uint64_t order = 0;
     };
     const std::size_t most_;

@@ -62,7 +62,7 @@ TEST(ControlFrameReader, RefusesABadHeaderBeforeTheBodyComes) {
         {header(100, 2, 1), "version 2"},
         {header(100, 0, 1), "version 0"},
         {header(100, 1, 0), "type 0"},
-        {header(100, 1, 11), "type 11"},
+        {header(100, 1, 77), "type 77"},
         {header(100, 1, 65535), "type 65535"},
         {header(3, 1, 1), "length 3"},
         {header(0, 1, 1), "length 0"},

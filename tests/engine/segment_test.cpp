@@ -214,6 +214,20 @@ TEST(Probe, OfALivingPeerIsOkAndOfADeadOneIsNot) {
     EXPECT_TRUE(probed.code() == Code::PeerDown || probed.code() == Code::Timeout) << probed.toString();
 }
 
+TEST(CloseSegment, TheIdIsStaleAsSoonAsItReturns) {
+    EnginePair pair;
+    BatchHolder batch(*pair.a, 1);
+    ASSERT_TRUE(pair.a->closeSegment(pair.segment));
+    for (int round = 0; round < 200; ++round) {
+        const auto segment = pair.a->openSegment(pair.b->localSegmentName());
+        ASSERT_TRUE(segment) << segment.status().toString();
+        ASSERT_TRUE(pair.a->closeSegment(*segment));
+        expectCode(batch.submit({makeRequest(Opcode::Write, *segment, pair.local.data(), pair.remote.address(), 16)}),
+                   Code::StaleHandle);
+        expectCode(pair.a->getSegmentDescByID(*segment), Code::StaleHandle);
+    }
+}
+
 TEST(Probe, OfARestartedPeerFindsTheNewOne) {
     EnginePair pair;
     const auto port = Endpoint::parse(pair.b->localSegmentName())->port;
@@ -221,12 +235,7 @@ TEST(Probe, OfARestartedPeerFindsTheNewOne) {
     pair.b.reset();
     pair.b = startEngine({}, port);
     ASSERT_TRUE(pair.b->registerLocalMemory(pair.remote.data(), pair.remote.size()));
-    const auto limit = Clock::now() + kPatience;
-    TransferStatus status;
-    do {
-        status = pair.write(0, 0, 4096);
-    } while (status.s != TransferStatusEnum::COMPLETED && Clock::now() < limit);
-    expectCompleted(status, 4096);
+    expectCompleted(runUntilCompleted(*pair.a, pair.request(Opcode::Write, 0, 0, 4096)), 4096);
     EXPECT_NE((*pair.a->getSegmentDescByID(pair.segment))->incarnation, old);
     EXPECT_TRUE(pair.a->probePeerAliveByID(pair.segment));
 }

@@ -160,6 +160,18 @@ inline TransferStatus runBatch(TransferEngine& engine, const std::vector<Transfe
     return batch.wait();
 }
 
+/// Submits the request until it completes, for as long as a test waits for anything: a peer that was restarted may have
+/// no transport yet, and then it is refused.
+inline TransferStatus runUntilCompleted(TransferEngine& engine, const TransferRequest& request) {
+    const auto limit = Clock::now() + kPatience;
+    TransferStatus status;
+    do {
+        BatchHolder batch(engine, 1);
+        if (batch.submit({request})) status = batch.wait();
+    } while (status.s != TransferStatusEnum::COMPLETED && Clock::now() < limit);
+    return status;
+}
+
 /// An initiator with `local` registered, a target with `remote` registered, and the target's segment opened.
 class EnginePair {
   public:

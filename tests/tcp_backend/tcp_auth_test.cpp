@@ -78,7 +78,7 @@ TEST(TcpAuth, ARestartedPeerIsToldApartByAProvenAnswer) {
 /// A target with a key, and attackers without it that can do anything with bytes.
 class TcpAuthHostile : public ::testing::Test {
   protected:
-    TcpAuthHostile() : node({}, "127.0.0.1", "b", authOf("k")), memory(4096, 'x') {
+    TcpAuthHostile() : node({}, "127.0.0.1", "b", makeSilentLogger(), authOf("k")), memory(4096, 'x') {
         node.registerMemory(memory.data(), memory.size());
     }
     std::uint16_t port() const { return node.asPeer()->desc->lane_ports[0]; }
@@ -216,7 +216,7 @@ TEST_F(TcpAuthHostile, AGreetingMayComeByteByByteAndHaveNoEnd) {
 TEST(TcpAuthTime, AProofThatDoesNotComeEndsTheConnection) {
     Config config;
     config.handshake_timeout = std::chrono::milliseconds(50);
-    Node node(config, "127.0.0.1", "b", authOf("k"));
+    Node node(config, "127.0.0.1", "b", makeSilentLogger(), authOf("k"));
     RawSocket socket = RawSocket::to(node.asPeer()->desc->lane_ports[0]);
     Hello hello = helloTo(node);
     hello.has_nonce = true;
@@ -237,7 +237,10 @@ TEST(TcpAuthTime, AProofThatDoesNotComeEndsTheConnection) {
 /// A target that lies to an initiator with a key.
 class TcpAuthLiar : public ::testing::Test {
   protected:
-    TcpAuthLiar() : a({}, "127.0.0.1", "a", authOf("k")), b({}, "127.0.0.1", "b", authOf("k")), data(64, 'd') {
+    TcpAuthLiar()
+        : a({}, "127.0.0.1", "a", makeSilentLogger(), authOf("k")),
+          b({}, "127.0.0.1", "b", makeSilentLogger(), authOf("k")),
+          data(64, 'd') {
         auto listening = listenOn(*SocketAddress::fromNumeric("127.0.0.1", 0));
         listener = std::move(*listening);
         const auto opened = a.nic->openPath(at(b.asPeer(), SocketAddress::local(listener.get())->port()));

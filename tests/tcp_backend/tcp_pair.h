@@ -17,18 +17,19 @@ namespace troupe::tcp::testing {
 /// Everything an engine would give a TCP transport, with one Nic that the test polls itself.
 struct Node {
     explicit Node(Config configuration = {}, const std::string& host = "127.0.0.1", const std::string& segment = "b",
-                  std::shared_ptr<const ClusterAuth> its_auth = nullptr)
+                  Logger logger = makeSilentLogger(), std::shared_ptr<const ClusterAuth> its_auth = nullptr)
         : config(std::move(configuration)),
           incarnation(Incarnation::random()),
           bind_host(host),
           name(segment),
+          log(std::move(logger)),
           auth(std::move(its_auth)) {
         install();
     }
 
     void install() {
         transport = std::make_unique<TcpTransport>();
-        const Status status = transport->install({config, table, incarnation, bind_host, 1, makeSilentLogger(), auth});
+        const Status status = transport->install({config, table, incarnation, bind_host, 1, log, auth});
         ASSERT_TRUE(status.isOk()) << status.toString();
         nic = std::move(transport->takeNics().front().nic);
     }
@@ -63,6 +64,7 @@ struct Node {
     Incarnation incarnation;
     std::string bind_host;
     std::string name;
+    Logger log;
     std::shared_ptr<const ClusterAuth> auth;
     std::unique_ptr<TcpTransport> transport;
     std::unique_ptr<Nic> nic;
@@ -74,7 +76,8 @@ struct Pair {
     explicit Pair(Config config = {}, const std::string& host = "127.0.0.1") : Pair(config, host, nullptr, nullptr) {}
     Pair(const Config& config, const std::string& host, std::shared_ptr<const ClusterAuth> of_a,
          std::shared_ptr<const ClusterAuth> of_b)
-        : a(config, host, "a", std::move(of_a)), b(config, host, "b", std::move(of_b)) {
+        : a(config, host, "a", makeSilentLogger(), std::move(of_a)),
+          b(config, host, "b", makeSilentLogger(), std::move(of_b)) {
         const auto opened = a.nic->openPath(b.asPeer());
         EXPECT_TRUE(opened.isOk()) << opened.status().toString();
         path = *opened;

@@ -121,6 +121,7 @@ TEST(Wire, RefusalTextsAreBoundedAndRepeatable) {
             ASSERT_EQ(refusalText(codeFromWire(number), range, again), size);
             ASSERT_EQ(std::memcmp(once, again, size), 0);
         }
+    EXPECT_LT(protectedText({UINT64_MAX - 1, UINT64_MAX}, once), kMaxMessageBytes - 1) << "none is cut short";
     EXPECT_EQ(codeFromWire(UINT32_MAX), Code::Internal);
     EXPECT_EQ(codeFromWire(0), Code::Ok);
     EXPECT_EQ(codeFromWire(static_cast<std::uint32_t>(Code::AccessDenied)), Code::AccessDenied);

@@ -23,7 +23,8 @@ Greeting sample() {
     greeting.target = Incarnation::random();
     greeting.nic = 3;
     greeting.lane = 65535;
-    greeting.attempt = 0x123456789abcdef0;
+    greeting.attempt = 0x123456789abc;
+    greeting.candidate = 0xdef0;
     return greeting;
 }
 
@@ -38,6 +39,17 @@ TEST(SealedHandshake, AGreetingComesThroughToWhoHasTheKey) {
     EXPECT_TRUE(opened->sameLane(greeting));
     EXPECT_EQ(opened->target, greeting.target);
     EXPECT_EQ(opened->attempt, greeting.attempt);
+    EXPECT_EQ(opened->candidate, greeting.candidate);
+    EXPECT_FALSE(opened->fence);
+    Greeting fence = greeting;
+    fence.fence = true;
+    const auto opened_fence = openGreeting(*sealGreeting(fence, authOf("k")), authOf("k"));
+    ASSERT_TRUE(opened_fence) << opened_fence.status().toString();
+    EXPECT_TRUE(opened_fence->fence);
+    EXPECT_EQ(opened_fence->attempt, greeting.attempt);
+    Greeting late = greeting;
+    late.attempt = std::uint64_t{1} << 48;
+    EXPECT_EQ(sealGreeting(late, authOf("k")).status().code(), Code::InvalidArgument);
     Greeting large = greeting;
     large.lane = 65536;
     EXPECT_EQ(sealGreeting(large, authOf("k")).status().code(), Code::InvalidArgument);
@@ -98,6 +110,13 @@ TEST(SealedHandshake, AGreetingIsNewOnce) {
     EXPECT_TRUE(seen.isNew(greeting));
     greeting.attempt -= 1;
     EXPECT_FALSE(seen.isNew(greeting));
+    greeting.attempt += 1;
+    EXPECT_FALSE(seen.isNew(greeting));
+    greeting.candidate += 1;
+    EXPECT_TRUE(seen.isNew(greeting));
+    greeting.attempt += 1;
+    greeting.candidate = 0;
+    EXPECT_TRUE(seen.isNew(greeting));
     Greeting lane = greeting;
     lane.lane = 1;
     EXPECT_TRUE(seen.isNew(lane));
@@ -176,6 +195,39 @@ TEST(SealedConnection, OtherAndMissingKeysAreRefusedAtBothEnds) {
         EXPECT_GE(between.b.auth->counts().of(why), 1u);
         EXPECT_NE(between.from, between.to);
     }
+}
+
+TEST(SealedConnection, AFenceThroughAnotherDeviceIsProvenToo) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"});
+    std::vector<char> from = noise(4096);
+    std::vector<char> to(from.size());
+    {
+        Config config = configOf("s0,s1");
+        // Only a fence gives writes back in time.
+        config.rdma_packet_lifetime = std::chrono::hours(1);
+        Node a(config, soft, "a", makeSilentLogger(), authOf("k"));
+        Node b(configOf("s2,s3"), soft, "b", makeSilentLogger(), authOf("k"));
+        ASSERT_TRUE(a.registerMemory(from.data(), from.size()));
+        ASSERT_TRUE(b.registerMemory(to.data(), to.size()));
+        Nic& nic = *a.nics.front();
+        const auto path = nic.openPath(b.asPeer());
+        ASSERT_TRUE(path) << path.status().toString();
+        const std::vector<WorkRequest> one{write(from.data(), to.data(), from.size())};
+        run(a, nic, *path, one);
+        a.sweep.clear();
+        soft->hold(true);
+        ASSERT_EQ(nic.post(*path, one), 1u);
+        nic.poll(Clock::now(), a.sweep);
+        soft->setPort("s0", false);
+        ASSERT_TRUE(pump(a, [&] { return !a.sweep.failed.empty(); }));
+        EXPECT_TRUE(a.sweep.failed.front().fenced) << a.sweep.failed.front().cause.toString();
+        // Nothing but the fence can have told the peer. The own pair may take a moment more.
+        EXPECT_TRUE(pump(a, [&] { return soft->count("qp") == 0; }));
+        EXPECT_EQ(a.auth->counts().accepted, 2u) << "the pair and the fence";
+        EXPECT_EQ(b.auth->counts().accepted, 2u);
+        soft->hold(false);
+    }
+    EXPECT_EQ(soft->leftovers(), "");
 }
 
 }  // namespace

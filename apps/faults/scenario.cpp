@@ -1,0 +1,220 @@
+#include "apps/faults/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "base/config.h"
+
+namespace troupe::apps::faults {
+
+namespace {
+
+struct ActionRule {
+    std::string_view name;
+    std::string_view argument;  ///< What it takes, for people; empty: nothing.
+};
+
+// What Stage carries out.
+constexpr std::array kActions = {
+    ActionRule{"kill", ""},
+    ActionRule{"start", ""},
+    ActionRule{"stop", ""},
+    ActionRule{"continue", ""},
+    ActionRule{"drop", "on or off"},
+    ActionRule{"reset", "on or off"},
+    ActionRule{"link", "down or up"},
+    ActionRule{"loss", "a percentage"},
+    ActionRule{"files", "few or many"},
+    ActionRule{"initiator", "start or kill"},
+    ActionRule{"peers", "a number of short-lived targets"},
+    ActionRule{"storm", "deadline, cancel, unregister or off"},
+    ActionRule{"redis", "kill, start, stop, continue, forget, readonly, writable or slow"},
+};
+
+std::string knownActions() {
+    std::string all;
+    for (const ActionRule& rule : kActions) all += (all.empty() ? "" : ", ") + std::string(rule.name);
+    return all;
+}
+
+Scenario make(std::string name, std::string about, std::vector<std::string> steps) {
+    Scenario scenario;
+    scenario.name = std::move(name);
+    scenario.about = std::move(about);
+    for (const std::string& line : steps) scenario.steps.push_back(*parseStep(line));
+    return scenario;
+}
+
+std::vector<Scenario> makeBuiltin() {
+    std::vector<Scenario> all;
+    const auto add = [&](std::string name, std::string about, std::vector<std::string> steps) -> Scenario& {
+        return all.emplace_back(make(std::move(name), std::move(about), std::move(steps)));
+    };
+    add("target-kill", "the target is killed (kill -9), and started again on its port",
+        {"run 300ms", "fault kill", "run 500ms", "heal start", "run 500ms"});
+    add("target-restart", "the target is killed, and back on its port at once",
+        {"run 300ms", "fault kill", "heal start", "run 500ms"});
+    add("target-stop", "the target is stopped (SIGSTOP) for 3 s",
+        {"run 300ms", "fault stop", "run 3s", "heal continue", "run 500ms"});
+    Scenario& initiator = add("initiator-kill", "another process is killed in the middle of its writes to a target",
+                              {"run 300ms", "fault initiator start", "run 500ms", "fault initiator kill", "run 300ms",
+                               "heal start", "run 500ms"});
+    initiator.survives = true;
+    initiator.bystanders = 1;
+    Scenario& bystanders = add("one-of-16-dead", "one of 16 targets is killed while all are used",
+                               {"run 1s", "fault kill", "run 1s", "heal start", "run 300ms"});
+    bystanders.bystanders = 15;
+    add("short-lived-peers", "50 targets come, are used once, and are killed",
+        {"run 200ms", "fault peers 50", "heal start", "run 300ms"})
+        .survives = true;
+    add("few-files", "the target has no descriptors left for 2 s",
+        {"run 300ms", "fault files few", "run 2s", "heal files many", "run 300ms"})
+        .survives = true;
+    add("deadline-storm", "deadlines of 0 to 3 ms for 2 s",
+        {"run 300ms", "fault storm deadline", "run 2s", "heal storm off", "run 300ms"});
+    add("cancel-storm", "what runs is canceled at random for 2 s",
+        {"run 300ms", "fault storm cancel", "run 2s", "heal storm off", "run 300ms"});
+    add("unregister-storm", "the local memory is unregistered and registered again and again for 2 s",
+        {"run 300ms", "fault storm unregister", "run 2s", "heal storm off", "run 300ms"});
+
+    const auto addNetwork = [&](std::string name, std::string about, std::vector<std::string> steps) -> Scenario& {
+        Scenario& scenario = add(std::move(name), std::move(about), std::move(steps));
+        scenario.needs = {Need::Network};
+        return scenario;
+    };
+    addNetwork("connections-reset", "every packet to the target is answered with a reset for 100 ms",
+               {"run 300ms", "fault reset on", "run 100ms", "heal reset off", "run 1s"});
+    Scenario& silent = addNetwork("silent-partition", "packets to the target are dropped silently for 2 s",
+                                  {"run 300ms", "fault drop on", "run 2s", "heal drop off", "run 2s"});
+    silent.settings = {"keepalive_interval=60ms", "keepalive_timeout=200ms"};
+    silent.deadline = std::chrono::seconds(10);
+    addNetwork("paths-down", "the only link to the target is down for 5 s",
+               {"run 300ms", "fault link down", "run 5s", "heal link up", "run 2s"});
+    addNetwork("loss", "one packet in twenty is lost for 3 s",
+               {"run 300ms", "fault loss 5%", "run 3s", "heal loss 0%", "run 1s"})
+        .deadline = std::chrono::seconds(5);
+
+    const auto addRedis = [&](std::string name, std::string about, std::vector<std::string> steps) {
+        Scenario& scenario = add(std::move(name), std::move(about), std::move(steps));
+        scenario.needs = {Need::Redis};
+        scenario.survives = true;
+    };
+    addRedis("redis-kill", "Redis is killed, and back empty after 2 s",
+             {"run 300ms", "fault redis kill", "run 2s", "heal redis start", "run 1s"});
+    addRedis("redis-stop", "Redis is stopped (SIGSTOP) for 5 s",
+             {"run 300ms", "fault redis stop", "run 5s", "heal redis continue", "run 1s"});
+    addRedis("redis-amnesia", "Redis forgets everything",
+             {"run 300ms", "fault redis forget", "heal redis start", "run 2s"});
+    addRedis("redis-readonly", "Redis is a replica that takes no writes for 2 s",
+             {"run 300ms", "fault redis readonly", "run 2s", "heal redis writable", "run 1s"});
+    addRedis("redis-slow", "Redis answers nothing for 2 s",
+             {"run 300ms", "fault redis slow", "run 2s", "heal redis start", "run 1s"});
+    return all;
+}
+
+template <class T>
+Status take(const nlohmann::json& object, const char* key, T& value) {
+    if (!object.contains(key)) return Status::ok();
+    try {
+        value = object.at(key).get<T>();
+    } catch (const nlohmann::json::exception&) {
+        return {Code::InvalidArgument,
+                fmt::format("\"{}\" is {}, which has the wrong type", key, object.at(key).dump().substr(0, 80))};
+    }
+    return Status::ok();
+}
+
+Result<Scenario> readScenario(const nlohmann::json& object) {
+    if (!object.is_object()) return {Code::InvalidArgument, "not a JSON object: " + object.dump().substr(0, 80)};
+    static constexpr std::array kKeys = {"name",     "about",    "needs",      "settings",
+                                         "deadline", "survives", "bystanders", "steps"};
+    for (const auto& [key, value] : object.items())
+        if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+            return {Code::InvalidArgument, "no key \"" + key + "\" of a scenario"};
+    Scenario scenario;
+    std::vector<std::string> needs;
+    std::vector<std::string> steps;
+    std::string deadline;
+    for (const Status& taken : {take(object, "name", scenario.name), take(object, "about", scenario.about),
+                                take(object, "needs", needs), take(object, "settings", scenario.settings),
+                                take(object, "deadline", deadline), take(object, "survives", scenario.survives),
+                                take(object, "bystanders", scenario.bystanders), take(object, "steps", steps)})
+        if (!taken) return taken;
+    if (scenario.name.empty()) return {Code::InvalidArgument, "a scenario without a \"name\""};
+    for (const std::string& need : needs) {
+        if (need != "network" && need != "redis")
+            return {Code::InvalidArgument, "\"needs\" has \"" + need + "\"; there are \"network\" and \"redis\""};
+        scenario.needs.push_back(need == "network" ? Need::Network : Need::Redis);
+    }
+    if (!deadline.empty()) {
+        const auto time = parseTime(deadline);
+        if (!time) return time.status().withContext("\"deadline\"");
+        scenario.deadline = std::chrono::ceil<std::chrono::milliseconds>(*time);
+    }
+    if (steps.empty()) return {Code::InvalidArgument, "no \"steps\""};
+    for (const std::string& line : steps) {
+        auto step = parseStep(line);
+        if (!step) return step.status();
+        scenario.steps.push_back(std::move(*step));
+    }
+    return scenario;
+}
+
+}  // namespace
+
+Result<Step> parseStep(const std::string& line) {
+    std::istringstream words(line);
+    std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+    const auto refuse = [&](const std::string& why) {
+        return Status(Code::InvalidArgument, "step \"" + line + "\": " + why);
+    };
+    Step step;
+    if (all.size() == 2 && all[0] == "run") {
+        const auto time = parseTime(all[1]);
+        if (!time) return refuse(time.status().message());
+        step.time = *time;
+        return step;
+    }
+    if (all.size() < 2 || all.size() > 3 || (all[0] != "fault" && all[0] != "heal"))
+        return refuse("it is \"run TIME\", \"fault ACTION\" or \"heal ACTION\"");
+    step.kind = all[0] == "fault" ? Step::Kind::Fault : Step::Kind::Heal;
+    step.action = all[1];
+    if (all.size() == 3) step.argument = all[2];
+    const auto rule =
+        std::find_if(kActions.begin(), kActions.end(), [&](const auto& each) { return each.name == step.action; });
+    if (rule == kActions.end()) return refuse("no such action; there are " + knownActions());
+    if (rule->argument.empty() != step.argument.empty())
+        return refuse(rule->argument.empty() ? step.action + " takes no argument"
+                                             : step.action + " takes " + std::string(rule->argument));
+    return step;
+}
+
+const std::vector<Scenario>& builtinScenarios() {
+    static const std::vector<Scenario> all = makeBuiltin();
+    return all;
+}
+
+Result<std::vector<Scenario>> loadScenarios(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) return {Code::NotFound, "no file " + path + " that can be read"};
+    const auto json = nlohmann::json::parse(file, nullptr, false);
+    if (!json.is_array() || json.empty())
+        return {Code::InvalidArgument, path + " is not a JSON array of scenarios (troupe faults --help)"};
+    std::vector<Scenario> all;
+    for (const auto& object : json) {
+        auto scenario = readScenario(object);
+        if (!scenario) return scenario.status().withContext(fmt::format("{}: scenario {}", path, all.size() + 1));
+        all.push_back(std::move(*scenario));
+    }
+    return all;
+}
+
+}  // namespace troupe::apps::faults

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/faults/network.h"
+#include "apps/faults/redis_process.h"
+#include "apps/faults/scenario.h"
+#include "apps/faults/target.h"
+#include "apps/faults/traffic.h"
+#include "apps/support/session.h"
+
+namespace troupe::apps::faults {
+
+/// What one round of a scenario came to.
+struct Round {
+    std::optional<Duration> detected;   ///< From the fault to the first operation that failed.
+    std::optional<Duration> ended;      ///< From the fault until all that was under way at it had ended.
+    std::optional<Duration> recovered;  ///< From the end of the fault to the first operation begun after it, completed.
+    double lost = 0;                    ///< Of the throughput, while the fault lasted: 0..1.
+    double bystanders_lost = 0;         ///< Of that to the other targets; below 0: they had more.
+    Tally tally;
+    std::string broken;  ///< What the scenario or the engine's promises did not allow; empty: nothing.
+};
+
+/// One round: an engine here, targets in other processes, verified traffic, and the scenario's steps. One thread.
+class Stage {
+  public:
+    struct Options {
+        EngineArguments engine;
+        Traffic::Options traffic;
+    };
+
+    /// `tick` is called every few milliseconds; false ends the round early, with Canceled.
+    Stage(const Scenario& scenario, const Options& options, std::function<bool()> tick);
+    ~Stage();
+
+    /// The error of what could not be set up or done: not of the engine under test.
+    Result<Round> run();
+
+  private:
+    /// Something traffic runs to.
+    struct Peer {
+        std::unique_ptr<Target> target;
+        std::unique_ptr<Traffic> traffic;
+        SegmentID segment = kInvalidSegmentID;
+        bool rests = false;
+    };
+
+    Status setUp();
+    Status addPeer(unsigned number);
+    Status aim(Peer& peer);
+    Status pump(TimePoint until);
+    /// Until `done`, for at most `bound`; false: it was not.
+    Result<bool> pumpUntil(const std::function<bool()>& done, Duration bound);
+    Status waitUp(Target& target);
+    Status carryOut(const Step& step);
+    Status act(const Step& step);
+    Status startTarget();
+    Status actOnInitiator(const std::string& what);
+    Status useShortLivedPeers(unsigned count);
+    Status setStorm(const std::string& what);
+    Status actOnRedis(const std::string& what);
+    Status registerAnew();
+    std::uint64_t bystanderBytes() const;
+    void finish();
+    void lookForRecord(TimePoint now);
+    bool hasRecovered() const;
+
+    const Scenario& scenario_;
+    const Options& options_;
+    const std::function<bool()> tick_;
+    std::optional<Network> network_;
+    std::unique_ptr<RedisProcess> redis_;
+    std::unique_ptr<Session> session_;
+    std::span<std::byte> memory_;
+    std::vector<Peer> peers_;  ///< The first is the victim.
+    std::optional<ChildProcess> initiator_;
+    bool unregisters_ = false;
+    TimePoint next_unregister_{};
+    TimePoint next_look_{};
+
+    TimePoint began_{};
+    std::optional<TimePoint> fault_at_;
+    std::optional<TimePoint> healed_at_;
+    std::uint64_t bytes_at_fault_ = 0;
+    std::uint64_t bystander_bytes_at_fault_ = 0;
+    std::uint64_t bytes_at_heal_ = 0;
+    std::uint64_t bystander_bytes_at_heal_ = 0;
+    Round round_;
+};
+
+}  // namespace troupe::apps::faults

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/faults/network.h"
+#include "apps/support/child_process.h"
+#include "base/byte_range.h"
+#include "base/status.h"
+
+namespace troupe::apps::faults {
+
+/// A process of this program that serves memory (`troupe serve`). Killed with it.
+class Target {
+  public:
+    struct Options {
+        std::uint64_t size = 16u << 20;
+        std::string transport = "tcp";
+        std::string metadata = "p2p";
+        std::string name;  ///< With a store.
+        std::string host = "127.0.0.1";
+        std::vector<std::string> settings;  ///< "key=value".
+        const Network* network = nullptr;   ///< Inside of it; outlives this.
+    };
+
+    explicit Target(Options options) : options_(std::move(options)) {}
+    ~Target() { kill(); }
+    Target(const Target&) = delete;
+    Target& operator=(const Target&) = delete;
+
+    /// Starts the process, on the port that it had before if it had one; `isUp` says when it serves.
+    Status launch();
+    /// Waits a millisecond at most. Once true, segment and memory are known. The process's own error when it ended.
+    Result<bool> isUp();
+    bool runs() const { return process_.has_value(); }
+    void kill();
+    void stop() { process_->signal(SIGSTOP); }
+    void proceed() { process_->signal(SIGCONT); }
+    /// Leaves it no descriptor but those it has, or as many as before.
+    Status setFewFiles(bool few);
+
+    const std::string& segment() const { return segment_; }
+    const ByteRange& memory() const { return memory_; }
+
+  private:
+    const Options options_;
+    std::optional<ChildProcess> process_;
+    std::string segment_;
+    ByteRange memory_;
+    std::uint16_t port_ = 0;
+    rlimit files_{};
+};
+
+}  // namespace troupe::apps::faults
