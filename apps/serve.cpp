@@ -11,10 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/support/arguments.h"
-#include "apps/support/say.h"
 #include "apps/support/session.h"
 #include "apps/support/units.h"
-#include "topology/addresses.h"
 
 namespace troupe::apps {
 
@@ -58,8 +56,6 @@ Status checkOptions(const ServeOptions& options) {
     return Status::ok();
 }
 
-bool beyondThisMachine(const std::string& host) { return scopeOf(host) != AddressScope::Loopback; }
-
 Status serve(const ServeOptions& options, Console& console) {
     auto session = Session::start(options.engine);
     if (!session) return session.status();
@@ -79,11 +75,6 @@ Status serve(const ServeOptions& options, Console& console) {
                    formatAddress(address), engine.localSegmentName(),
                    options.until_eof ? "close standard input" : "Ctrl-C");
     }
-    if (const auto own = engine.getSegmentDescByID(kLocalSegmentID); own && beyondThisMachine((*own)->control.host))
-        say(console.progress,
-            "note: it listens on {}: whoever reaches that can read and write this memory, there is no "
-            "authentication\n",
-            (*own)->control.host);
     // A server whose address nobody can read is of no use.
     if (auto status = flushOutput(console.out); !status) return status;
     if (auto status = waitForEnd(*console.stop, options.until_eof); !status) return status;
