@@ -23,11 +23,12 @@ struct Task {
     std::uint16_t retries_left = 0;
 
     // The tracker's own. `tracked` is the only one read before it is known that the submitter is done with the task.
-    bool tracked = false;         ///< From SubmitTasks to its terminal state.
-    std::uint32_t in_flight = 0;  ///< Flights out with workers.
-    std::uint64_t workers = 0;    ///< Bit i: a flight went to worker i (63: or above).
-    std::uint64_t confirmed = 0;  ///< Bytes reported done.
-    Code doomed = Code::Ok;       ///< Not Ok: ends with `error` once nothing is in flight.
+    bool tracked = false;          ///< From SubmitTasks to its terminal state.
+    std::uint32_t in_flight = 0;   ///< Flights out with workers.
+    std::uint64_t workers = 0;     ///< Bit i: a flight went to worker i (63: or above).
+    std::uint64_t confirmed = 0;   ///< Bytes reported done.
+    Code doomed = Code::Ok;        ///< Not Ok: ends with `error` once nothing is in flight.
+    std::uint64_t refused_at = 0;  ///< Of a task that is doomed by a refusal: where the part begins that `error` is of.
 
     // Published by the tracker, read by any thread. `error` and `quiesced` are written before `state` is released.
     Status error;
@@ -45,6 +46,7 @@ struct Task {
         workers = 0;
         confirmed = 0;
         doomed = Code::Ok;
+        refused_at = 0;
         quiesced = true;
         transferred.store(0, std::memory_order_relaxed);
         state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING), std::memory_order_release);

@@ -36,6 +36,14 @@ TransferStatusEnum terminalStateFor(Code code) {
     }
 }
 
+/// A part of the task was refused for where it lies: said of what the caller asked for, who knows no parts.
+Status refusalOfTask(const Task& task, const Status& cause) {
+    const Code code = cause.code();
+    if (code != Code::AddressNotRegistered && code != Code::AccessDenied && code != Code::InvalidArgument) return cause;
+    const char* const what = task.opcode == Opcode::Read ? "read of " : "write to ";
+    return cause.withContext(what + ByteRange{task.remote, task.length}.toString());
+}
+
 }  // namespace
 
 TrackerLogic::TrackerLogic(std::uint32_t index, std::uint32_t loop, const RegistrationTable& regions,
@@ -313,6 +321,11 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
     for (std::uint32_t i = first; i < first + failed.part.task_count; ++i) {
         Task& task = batch.task(i);
         task.quiesced = task.quiesced && failed.quiesced;
+        // The lowest part that is refused has the task's first bad address: it goes out before those above it.
+        if (task.doomed == failed.cause.code() && failed.part.remote < task.refused_at) {
+            task.error = refusalOfTask(task, failed.cause);
+            task.refused_at = failed.part.remote;
+        }
         if (task.doomed != Code::Ok) continue;
         const bool merged = failed.part.task_count > 1;
         const std::uint64_t offset = merged ? 0 : failed.part.remote - task.remote;
@@ -331,7 +344,8 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             if (retry && failed.part.opcode == Opcode::Write && !failed.fenced) run.worker = worker;
             enqueue(failed.peer, run);
         } else {
-            doom(batch, i, failed.cause);
+            if (!failed.retryable) task.refused_at = failed.part.remote;
+            doom(batch, i, refusalOfTask(task, failed.cause));
         }
     }
     const Code code = failed.cause.code();

@@ -19,17 +19,17 @@ class ServerConnection::Receiver {
         RequestHeader request;
         if (!decodeRequest(bytes, request)) return false;
         const ByteRange range{request.addr, request.length};
-        const Code code = my_.shared_.guard.check(range, request.op == Op::Write);
+        const RangeFault fault = my_.shared_.guard.check(range, request.op == Op::Write);
         if (request.op == Op::Read) {
-            if (code != Code::Ok)
-                my_.refuse(request.id, range, code);
+            if (fault)
+                my_.refuse(request.id, fault);
             else
-                my_.responses_.push() = {ResponseKind::ReadData, request.crc, false, 0, request.id, range};
+                my_.responses_.push() = {ResponseKind::ReadData, request.crc, false, false, 0, request.id, range};
             return true;
         }
         // Checked once: whoever unregisters the range waits until `touches` denies it.
-        my_.incoming_ = {request.id, range, code, request.crc, request.crc32c, 0};
-        next.to = code == Code::Ok ? reinterpret_cast<std::byte*>(request.addr) : nullptr;
+        my_.incoming_ = {request.id, range, fault, request.crc, request.crc32c, 0};
+        next.to = fault ? nullptr : reinterpret_cast<std::byte*>(request.addr);
         next.length = request.length;
         if (next.length == 0) onPayload();
         return true;
@@ -41,10 +41,10 @@ class ServerConnection::Receiver {
 
     void onPayload() {
         const Incoming& write = my_.incoming_;
-        if (write.refusal != Code::Ok)
-            my_.refuse(write.id, write.range, write.refusal);
+        if (write.fault)
+            my_.refuse(write.id, write.fault);
         else if (write.crc && write.actual_crc != write.expected_crc)
-            my_.refuse(write.id, write.range, Code::ChecksumMismatch);
+            my_.refuse(write.id, {Code::ChecksumMismatch, false, write.range.addr});
         else
             my_.acknowledge(write.id);
     }
@@ -119,7 +119,7 @@ bool ServerConnection::serve() {
 
 bool ServerConnection::touches(const ByteRange& range) const {
     if (state_ != State::Serving) return false;
-    if (reader_.payload().length != 0 && incoming_.refusal == Code::Ok && incoming_.range.overlaps(range)) return true;
+    if (reader_.payload().length != 0 && !incoming_.fault && incoming_.range.overlaps(range)) return true;
     for (auto i = responses_.first(); i != responses_.end(); ++i)
         if (responses_[i].kind == ResponseKind::ReadData && responses_[i].range.overlaps(range)) return true;
     return false;
@@ -143,11 +143,16 @@ void ServerConnection::acknowledge(std::uint64_t id) {
             return;
         }
     }
-    responses_.push() = {ResponseKind::WriteAck, false, true, 1, id, {}};
+    responses_.push() = {ResponseKind::WriteAck, false, true, false, 1, id, {}};
 }
 
-void ServerConnection::refuse(std::uint64_t id, const ByteRange& range, Code code) {
-    responses_.push() = {ResponseKind::Error, false, true, static_cast<std::uint32_t>(code), id, range};
+void ServerConnection::refuse(std::uint64_t id, const RangeFault& fault) {
+    const auto code = static_cast<std::uint32_t>(fault.code);
+    responses_.push() = {ResponseKind::Error, false, true, fault.read_only, code, id, {fault.addr, 0}};
+}
+
+RangeFault ServerConnection::faultOf(const Response& refusal) {
+    return {static_cast<Code>(refusal.value), refusal.read_only, refusal.range.addr};
 }
 
 bool ServerConnection::flush() {
@@ -193,7 +198,7 @@ std::uint64_t ServerConnection::addResponse(Gather& gather, Response& response, 
     const std::byte* payload = reinterpret_cast<const std::byte*>(response.range.addr);
     if (response.kind == ResponseKind::Error) {
         std::byte* text = gather.scratch(kMaxMessageBytes);
-        length = refusalText(static_cast<Code>(response.value), response.range, reinterpret_cast<char*>(text));
+        length = refusalText(faultOf(response), reinterpret_cast<char*>(text));
         payload = text;
     }
     encodeResponse({response.kind, response.crc, response.value, response.id, length}, head);
@@ -215,7 +220,7 @@ std::uint64_t ServerConnection::frameBytes(const Response& response) const {
         case ResponseKind::ReadData: return kResponseBytes + response.range.length;
         case ResponseKind::Error: {
             char text[kMaxMessageBytes];
-            return kResponseBytes + refusalText(static_cast<Code>(response.value), response.range, text);
+            return kResponseBytes + refusalText(faultOf(response), text);
         }
         default: return kResponseBytes;
     }

@@ -59,16 +59,17 @@ class ServerConnection : public Link {
         ResponseKind kind = ResponseKind::WriteAck;
         bool crc = false;
         bool has_value = false;   ///< ReadData: the checksum in `value` is computed.
+        bool read_only = false;   ///< Error: as in RangeFault.
         std::uint32_t value = 0;  ///< As in ResponseHeader.
         std::uint64_t id = 0;
-        ByteRange range;  ///< ReadData, Error: what was asked for.
+        ByteRange range;  ///< ReadData: what was asked for. Error: of which only the first address at fault.
     };
 
     /// The write whose payload is being received.
     struct Incoming {
         std::uint64_t id = 0;
         ByteRange range;
-        Code refusal = Code::Ok;  ///< Not Ok: the payload is dropped.
+        RangeFault fault;  ///< If there is one, the payload is dropped.
         bool crc = false;
         std::uint32_t expected_crc = 0;
         std::uint32_t actual_crc = 0;
@@ -80,7 +81,8 @@ class ServerConnection : public Link {
     std::uint64_t addResponse(Gather& gather, Response& response, std::uint64_t offset);
     std::uint64_t frameBytes(const Response& response) const;
     void acknowledge(std::uint64_t id);
-    void refuse(std::uint64_t id, const ByteRange& range, Code code);
+    void refuse(std::uint64_t id, const RangeFault& fault);
+    static RangeFault faultOf(const Response& refusal);
 
     /// As many READ headers as one buffer holds. The queue has room for a power of two of 32-byte entries, and one
     /// payload under way may add its answer to a full one: 512 KiB at worst.

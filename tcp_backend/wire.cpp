@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <cstring>
+#include <string>
 
 namespace troupe::tcp {
 
@@ -167,17 +167,12 @@ Code codeFromWire(std::uint32_t number) {
     return number <= static_cast<std::uint32_t>(Code::Internal) && !ours ? code : Code::Internal;
 }
 
-std::size_t refusalText(Code code, const ByteRange& range, char* out) {
-    const char* why = "cannot be served";
-    switch (code) {
-        case Code::InvalidArgument: why = "passes the end of the address space"; break;
-        case Code::AddressNotRegistered: why = "is not wholly registered at the target"; break;
-        case Code::AccessDenied: why = "is not remotely accessible"; break;
-        case Code::ChecksumMismatch: why = "arrived damaged: the CRC32C of its bytes differs"; break;
-        default: break;
-    }
-    const int length = std::snprintf(out, kMaxMessageBytes, "%s %s", range.toString().c_str(), why);
-    return std::min(static_cast<std::size_t>(std::max(length, 0)), kMaxMessageBytes - 1);
+std::size_t refusalText(const RangeFault& fault, char* out) {
+    const std::string text =
+        fault.code == Code::ChecksumMismatch ? "it arrived damaged: the CRC32C of its bytes differs" : fault.toString();
+    const std::size_t length = std::min(text.size(), kMaxMessageBytes - 1);
+    std::copy_n(text.data(), length, out);
+    return length;
 }
 
 }  // namespace troupe::tcp

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
+#include "base/byte_range.h"
 #include "tests/actors/plane_fakes.h"
 
 namespace troupe::test {
@@ -269,6 +272,25 @@ TEST_F(Tracker, ARefusalIsFinalAndWaitsForTheOtherFlights) {
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
     EXPECT_EQ(task(id, 0).error.code(), Code::AccessDenied);
     EXPECT_EQ(task(id, 0).transferred_bytes, 1000u - flights[0].length);
+}
+
+TEST_F(Tracker, ARefusalNamesTheRangeOfTheTaskAndSaysWhatItsLowestRefusedPartSaid) {
+    // Over several paths the parts come back in any order.
+    for (const bool backwards : {false, true}) {
+        const BatchID id = submit({spec(0, 400)});
+        auto flights = output_.takeFlights();
+        ASSERT_GE(flights.size(), 3u);
+        const Flight good = flights.front();
+        succeed(good);
+        flights.erase(flights.begin());
+        const std::string lowest = hexAddress(flights.front().remote);
+        if (backwards) std::reverse(flights.begin(), flights.end());
+        for (const Flight& flight : flights)
+            fail(flight, Status(Code::AddressNotRegistered, hexAddress(flight.remote) + " is missing"), false);
+        EXPECT_EQ(task(id, 0).error.toString(),
+                  "AddressNotRegistered: write to [0x100000, 0x100190): " + lowest + " is missing");
+        EXPECT_EQ(task(id, 0).transferred_bytes, good.length);
+    }
 }
 
 TEST_F(Tracker, ARefusedMergedFlightIsTakenApartAndOnlyTheBadTaskFails) {

@@ -112,11 +112,11 @@ TEST(Wire, RefusalTextsAreBoundedAndRepeatable) {
     char once[kMaxMessageBytes];
     char again[kMaxMessageBytes];
     for (std::uint32_t number = 0; number < 40; ++number)
-        for (const ByteRange range :
-             {ByteRange{0, 0}, ByteRange{UINT64_MAX, UINT64_MAX}, ByteRange{1ull << 63, 1ull << 62}}) {
-            const auto size = refusalText(codeFromWire(number), range, once);
+        for (const std::uint64_t addr : {std::uint64_t{0}, std::uint64_t{1} << 63, UINT64_MAX}) {
+            const RangeFault fault{codeFromWire(number), addr != 0, addr};
+            const auto size = refusalText(fault, once);
             ASSERT_LT(size, kMaxMessageBytes);
-            ASSERT_EQ(refusalText(codeFromWire(number), range, again), size);
+            ASSERT_EQ(refusalText(fault, again), size);
             ASSERT_EQ(std::memcmp(once, again, size), 0);
         }
     EXPECT_EQ(codeFromWire(UINT32_MAX), Code::Internal);
