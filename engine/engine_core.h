@@ -54,6 +54,7 @@ class EngineCore {
 
     Incarnation incarnation;
     SegmentDirectory::Local local;
+    std::vector<int> numa_nodes;  ///< Of this machine; 0 alone where it does not say.
     UniqueFd listener;
 
     // Both orders matter: actors end before the loops, the loops before the system.

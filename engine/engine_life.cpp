@@ -66,12 +66,11 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
         return Status(Code::InvalidArgument,
                       "with a metadata store the segment needs a name: local_server_name is empty");
 
+    const auto port = chooseControlPort(rpc_port, local_server_name, isP2p(metadata_conn));
+    if (!port) return port.status();
     const auto host = chooseListenAddress(ip_or_host, local_server_name, isP2p(metadata_conn));
     if (!host) return host.status();
-    std::uint16_t port = rpc_port;
-    if (const auto named = Endpoint::parse(local_server_name); port == 0 && isP2p(metadata_conn) && named)
-        port = named->port;
-    const auto address = SocketAddress::fromNumeric(*host, port);
+    const auto address = SocketAddress::fromNumeric(*host, *port);
     if (!address) return address.status();
     auto listener = listenOn(*address);
     if (!listener) return listener.status().withContext("control port");
@@ -84,6 +83,8 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.local.control = Endpoint{*host, bound->port()};
     core.local.name = isP2p(metadata_conn) ? core.local.control.toString() : local_server_name;
     core.local.matrix = getLocalTopology();
+    core.numa_nodes.clear();
+    for (const NumaNode& node : discoverTopology().nodes) core.numa_nodes.push_back(node.id);
     core.listener = std::move(*listener);
     const Status started = start(std::move(*store));
     if (!started) {

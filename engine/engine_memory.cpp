@@ -42,14 +42,14 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
 }
 
 /// What can be said of a region before anybody is asked to take it.
-Status checkRegion(const Region& region) {
-    if (const Status known = checkLocation(region.location); !known) return known;
+Status checkRegion(const EngineCore& core, const Region& region) {
+    if (const Status known = checkLocation(region.location, core.numa_nodes); !known) return known;
     return isDeviceLocation(region.location) ? Status::ok() : checkMapped(region.range);
 }
 
 Status registerOne(EngineCore& core, const Region& wanted, bool update_metadata) {
     if (const Status usable = core.usable(); !usable) return usable;
-    if (const Status sound = checkRegion(wanted); !sound) return sound;
+    if (const Status sound = checkRegion(core, wanted); !sound) return sound;
     const std::shared_lock lock(core.transports_mutex);
     auto region = core.regions.reserve(wanted);
     if (!region) return region.status();
@@ -89,7 +89,7 @@ Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& 
     Status failed;
     for (const BufferEntry& buffer : buffers) {
         const Region wanted = regionOf(buffer.addr, buffer.length, location, remote_accessible);
-        const Status sound = checkRegion(wanted);
+        const Status sound = checkRegion(core, wanted);
         auto region = sound ? core.regions.reserve(wanted) : Result<Region>(sound);
         failed = region ? registerEverywhere(core, *region) : region.status();
         if (!failed) {
@@ -149,7 +149,7 @@ Result<void*> TransferEngine::allocateLocalMemory(std::size_t size, const std::s
                                                   bool huge_pages) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    if (const Status known = checkLocation(location); !known) return known;
+    if (const Status known = checkLocation(location, core.numa_nodes); !known) return known;
     auto memory = MemoryFile::create(size, huge_pages, nodeOf(location));
     if (!memory) return memory.status();
     void* const addr = (*memory)->data();
