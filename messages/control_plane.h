@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/incarnation.h"
 #include "base/status.h"
+#include "messages/peer_event.h"
 #include "messages/transfer_types.h"
 #include "metadata/segment_desc.h"
 #include "transports/transport.h"
@@ -80,9 +81,6 @@ struct DescribeLocal {
 
 // --- PeerMonitor <-> SegmentDirectory ----------------------------------------------------------------------------
 
-/// How a peer stands, as its monitor sees it.
-enum class PeerState { Unknown, Connecting, Up, Suspect, Down };
-
 /// Directory -> monitor: (re)connect now, whatever the back-off says.
 struct ConnectPeer {};
 
@@ -108,14 +106,6 @@ struct PeerDescribed {
 struct PeerTrouble {
     std::uint32_t index = 0;
     PeerState state = PeerState::Suspect;
-    Status cause;
-};
-
-/// Directory -> subscribers.
-struct PeerEvent {
-    std::string name;
-    SegmentID segment = kInvalidSegmentID;
-    PeerState state = PeerState::Unknown;
     Status cause;
 };
 
@@ -187,7 +177,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FetchDescriptor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PingPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerDescribed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerTrouble)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerEvent)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SuspectPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallTransport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::UninstallTransport)

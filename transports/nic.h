@@ -12,13 +12,9 @@
 #include "base/incarnation.h"
 #include "base/status.h"
 #include "metadata/segment_desc.h"
+#include "transports/opcode.h"
 
 namespace troupe {
-
-enum class Opcode : std::uint8_t {
-    Read = 0,   ///< Remote memory to local memory.
-    Write = 1,  ///< Local memory to remote memory.
-};
 
 /// A process that serves a segment, at one incarnation. Immutable; shared by everyone who talks to it.
 struct Peer {
