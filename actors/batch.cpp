@@ -67,8 +67,24 @@ const char* toString(TransferStatusEnum s) {
 
 std::string RouteExplanation::toString() const {
     std::string text = transport.empty() ? "no transport" : transport;
-    for (std::size_t i = 0; i < nics.size(); ++i) text += (i == 0 ? " by " : ", ") + nics[i];
+    const auto name = [&text](const std::vector<std::string>& all) {
+        for (std::size_t i = 0; i < all.size(); ++i) text += (i == 0 ? " by " : ", ") + all[i];
+    };
+    name(nics);
+    for (const Way& way : then) {
+        text += ", then " + way.transport;
+        name(way.nics);
+    }
     for (const Refusal& refusal : refused) text += "; not " + refusal.transport + ": " + refusal.why.message();
+    for (const Attempt& attempt : attempts) {
+        text += "\n  " + std::to_string(attempt.bytes) + " bytes by " + attempt.nic;
+        const bool arrived = attempt.cause.isOk();
+        text += arrived ? " arrived" : " came back: " + attempt.cause.toString();
+        const auto pause = std::chrono::duration_cast<std::chrono::microseconds>(attempt.pause);
+        if (pause == pause.zero()) continue;
+        text += (arrived ? ", the first after " : "; sent again after ") + std::to_string(pause.count()) + " us";
+    }
+    if (attempts_left_out != 0) text += "\n  and " + std::to_string(attempts_left_out) + " more";
     return text;
 }
 

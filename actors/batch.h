@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "messages/task_history.h"
 #include "messages/transfer_types.h"
 
 namespace troupe {
@@ -23,11 +24,14 @@ struct Task {
     std::uint16_t retries_left = 0;
 
     // The tracker's own. `tracked` is the only one read before it is known that the submitter is done with the task.
-    bool tracked = false;          ///< From SubmitTasks to its terminal state.
-    std::uint32_t in_flight = 0;   ///< Flights out with workers.
-    std::uint64_t workers = 0;     ///< Bit i: a flight went to worker i (63: or above).
-    std::uint64_t confirmed = 0;   ///< Bytes reported done.
-    Code doomed = Code::Ok;        ///< Not Ok: ends with `error` once nothing is in flight.
+    bool tracked = false;                  ///< From SubmitTasks to its terminal state.
+    std::uint32_t in_flight = 0;           ///< Flights out with workers.
+    std::uint64_t workers = 0;             ///< Bit i: a flight went to worker i (63: or above).
+    std::uint64_t confirmed = 0;           ///< Bytes reported done.
+    std::uint64_t charged = 0;             ///< The incident that cost the last retry or move.
+    std::uint16_t moves = 0;               ///< Incidents after which work went on over another path at no cost.
+    std::unique_ptr<TaskHistory> history;  ///< Of one that did not go smoothly. With the end it is anybody's to read.
+    Code doomed = Code::Ok;                ///< Not Ok: ends with `error` once nothing is in flight.
     std::uint64_t refused_at = 0;  ///< Of a task that is doomed by a refusal: where the part begins that `error` is of.
 
     // Published by the tracker, read by any thread. `error` and `quiesced` are written before `state` is released.
@@ -45,6 +49,9 @@ struct Task {
         in_flight = 0;
         workers = 0;
         confirmed = 0;
+        charged = 0;
+        moves = 0;
+        history.reset();
         doomed = Code::Ok;
         refused_at = 0;
         quiesced = true;

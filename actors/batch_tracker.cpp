@@ -29,6 +29,7 @@ caf::behavior BatchTracker::make_behavior() {
         },
         [this](const EndTasks& end) { handle(end); },
         [this](const EndAll& end) { logic_.onEndAll(end); },
+        [this](const TellHistory& question) { answer(question); },
         [this](const AwaitSourceIdle& wait) { logic_.onAwaitSourceIdle(wait, loop().now()); },
     };
 }
@@ -37,11 +38,20 @@ void BatchTracker::handle(const SubmitTasks& submit) { logic_.onSubmit(submit, l
 
 void BatchTracker::handle(const SliceReport& report) {
     last_suspect_ = UINT32_MAX;
-    logic_.onReport(report);
+    logic_.onReport(report, loop().iterationTime());
 }
 
 void BatchTracker::handle(const EndTasks& end) {
     if (const auto batch = batches_.find(end.batch)) logic_.onEndTasks(end, *batch);
+}
+
+void BatchTracker::answer(const TellHistory& question) {
+    const auto batch = batches_.find(question.batch);
+    if (!batch) return question.reply(Status(Code::StaleHandle, "the batch was freed"));
+    const Task& task = batch->task(question.task);
+    // Before its SubmitTasks it is the submitter's; that message is on its way.
+    const bool ours = task.tracked || isTerminal(task.status(std::memory_order_acquire));
+    question.reply(ours && task.history ? *task.history : TaskHistory());
 }
 
 void BatchTracker::on_exit() {
@@ -55,9 +65,10 @@ void BatchTracker::sendTrain(std::uint32_t worker, Train& train) {
     // It left a moment ago; the flights must not vanish with it.
     SliceReport report;
     report.worker = worker;
+    report.paths.push_back({train.peer, false});
     for (const Flight& flight : train.flights) {
         report.failed.push_back(
-            {flight, train.peer, Status(Code::TransportMissing, "the transport was uninstalled"), true, true});
+            {flight, train.peer, Status(Code::TransportMissing, "the transport was uninstalled"), true, true, true});
         report.settled.push_back({flight.batch, flight.first_task, flight.task_count, train.peer, flight.length, 0});
     }
     tell(*this, report);

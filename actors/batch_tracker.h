@@ -26,6 +26,7 @@ class BatchTracker final : public HostedActor, private TrackerOutput {
     void on_exit() override;
 
   private:
+    void answer(const TellHistory& question);
     void sendTrain(std::uint32_t worker, Train& train) override;
     void sendReset(std::uint32_t worker, ResetPath reset) override;
     void suspectPeer(std::uint32_t peer, const Status& cause) override;

@@ -59,21 +59,24 @@ void ringBell(int bell) {
 }
 
 /// Creating or spawning through an actor system makes its logger the thread's, and CAF then takes a lock and looks the
-/// thread up in a table for every actor that is resumed here. Away with it meanwhile.
+/// thread up in a table for every actor that is resumed here. Away with it meanwhile; and what an actor spawns in a
+/// caller's thread leaves none there, for an actor system does not end as long as a thread has its logger.
 class WithoutLogger {
   public:
     explicit WithoutLogger(caf::actor_system& system)
-        : system_(caf::logger::current_logger() == &system.logger() ? &system : nullptr) {
-        if (system_ != nullptr) caf::logger::set_current_actor_system(nullptr);
+        : logger_(&system.logger()), restored_(caf::logger::current_logger() == logger_ ? &system : nullptr) {
+        if (restored_ != nullptr) caf::logger::set_current_actor_system(nullptr);
     }
     ~WithoutLogger() {
-        if (system_ != nullptr) caf::logger::set_current_actor_system(system_);
+        if (restored_ != nullptr || caf::logger::current_logger() == logger_)
+            caf::logger::set_current_actor_system(restored_);
     }
     WithoutLogger(const WithoutLogger&) = delete;
     WithoutLogger& operator=(const WithoutLogger&) = delete;
 
   private:
-    caf::actor_system* system_;  ///< Whose logger was the thread's.
+    const caf::logger* logger_;
+    caf::actor_system* restored_;  ///< Whose logger was the thread's.
 };
 
 // Smallest spin that is still worth trying; below it the loop sleeps at once.

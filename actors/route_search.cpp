@@ -13,6 +13,7 @@ bool isPassing(const Status& answer) {
     switch (answer.code()) {
         case Code::Timeout:
         case Code::ConnectionLost:
+        case Code::ConnectionRefused:
         case Code::CapacityExceeded:
         case Code::ResourceExhausted: return true;
         default: return false;
@@ -39,7 +40,7 @@ void RouteSearch::start() {
             transports_[next_].transport->probe(reactor_, *peer_, [this](const Status& answer) { onAnswer(answer); });
         asking_ = false;
         if (!answer_) return;
-        if (take(*answer_, true)) break;
+        take(*answer_, true);
     }
     // The callback may destroy this object.
     const auto done = std::move(done_);
@@ -51,29 +52,35 @@ void RouteSearch::onAnswer(const Status& answer) {
         answer_ = answer;
         return;
     }
-    if (take(answer, false)) next_ = transports_.size();
+    take(answer, false);
     start();
 }
 
-bool RouteSearch::take(const Status& answer, bool at_once) {
+void RouteSearch::take(const Status& answer, bool at_once) {
     const InstalledTransport& installed = transports_[next_++];
     const std::string name = installed.transport->name();
+    RouteExplanation& explanation = route_.explanation;
+    const bool preferred = route_.workers.empty();
     if (answer) {
-        route_.workers = installed.workers;
-        route_.probed = !at_once;
-        route_.explanation.transport = name;
-        route_.explanation.nics = installed.nics;
+        route_.workers.insert(route_.workers.end(), installed.workers.begin(), installed.workers.end());
+        route_.probed = route_.probed || !at_once;
+        if (!preferred) {
+            explanation.then.push_back({name, installed.nics});
+            return;
+        }
+        explanation.transport = name;
+        explanation.nics = installed.nics;
         const auto* const remarking = dynamic_cast<const ProbeRemark*>(probe_.get());
         const Status remark = remarking != nullptr && !at_once ? remarking->remark() : Status::ok();
-        if (!remark) route_.explanation.refused.push_back({name + " in part", remark});
-        return true;
+        if (!remark) explanation.refused.push_back({name + " in part", remark});
+        return;
     }
-    if (installed.transport->reaches(*peer_)) {
-        route_.tried = name + ": " + answer.message();
-        route_.unsettled = route_.unsettled || isPassing(answer);
-    }
-    route_.explanation.refused.push_back({name, answer});
-    return false;
+    const bool might = installed.transport->reaches(*peer_).isOk();
+    if (might) route_.unsettled = route_.unsettled || isPassing(answer);
+    // That a worse one would not do is no news.
+    if (!preferred) return;
+    if (might) route_.tried = name + ": " + answer.message();
+    explanation.refused.push_back({name, answer});
 }
 
 }  // namespace troupe

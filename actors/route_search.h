@@ -17,10 +17,11 @@ namespace troupe {
 
 /// How a peer is reached.
 struct Route {
-    std::vector<std::uint32_t> workers;  ///< Empty: no transport reaches it.
+    /// Of all transports that reach it, the preferred one's first. Empty: none does.
+    std::vector<std::uint32_t> workers;
     RouteExplanation explanation;
-    bool probed = false;  ///< The transport had to try; it may be otherwise at another time.
-    /// One that would be preferred gave no answer, which says nothing about a minute later: worth another look.
+    bool probed = false;  ///< A transport had to try; it may be otherwise at another time.
+    /// One gave no answer, which says nothing about a minute later: worth another look.
     bool unsettled = false;
     std::string tried;  ///< What was tried in vain and why: worth a word in the log. Empty: nothing.
 };
@@ -28,8 +29,8 @@ struct Route {
 /// True when what transports look at is the same in both: a route to the one is a route to the other.
 bool sameReach(const SegmentDesc& a, const SegmentDesc& b);
 
-/// Finds the best transport that reaches one peer: asks them in order of preference, each within its bound, until one
-/// does. On the control loop. Destroying it ends the search; `done` is not called then.
+/// Finds the transports that reach one peer: asks them in order of preference, each within its bound. On the control
+/// loop. Destroying it ends the search; `done` is not called then.
 class RouteSearch {
   public:
     RouteSearch(Reactor& reactor, std::vector<InstalledTransport> best_first, std::shared_ptr<const SegmentDesc> peer,
@@ -40,8 +41,7 @@ class RouteSearch {
 
   private:
     void onAnswer(const Status& answer);
-    /// True when the search is over.
-    bool take(const Status& answer, bool at_once);
+    void take(const Status& answer, bool at_once);
 
     Reactor& reactor_;
     const std::vector<InstalledTransport> transports_;

@@ -18,7 +18,8 @@ struct Run {
     std::uint64_t offset = 0;
     std::uint64_t limit = UINT64_MAX;
     bool merge = true;
-    std::uint32_t worker = kAnyWorker;  ///< Only through this one.
+    std::uint32_t worker = kAnyWorker;   ///< Only through this one.
+    std::uint32_t lost_by = kAnyWorker;  ///< It failed there: not the one to find out whether that path works again.
 
     // Set by RunPool::push.
     std::uint32_t peer = 0;  ///< In whose queue it is.

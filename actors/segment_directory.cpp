@@ -28,10 +28,6 @@ constexpr std::chrono::milliseconds kLastRetry{10'000};
 // Transports of a peer that an error names.
 constexpr std::size_t kMaxOffersNamed = 4;
 
-// Remote ids carry a generation in the upper half, so that none equals kLocalSegmentID. Indices are not reused, so the
-// generation never changes.
-constexpr SegmentID remoteId(std::uint32_t index) { return 1ull << 32 | index; }
-
 }  // namespace
 
 SegmentDirectory::SegmentDirectory(caf::actor_config& config, Loop& loop, Local local,
@@ -43,7 +39,7 @@ SegmentDirectory::SegmentDirectory(caf::actor_config& config, Loop& loop, Local 
       regions_(regions),
       board_(board),
       settings_(settings),
-      next_index_(kFirstRemoteIndex) {}
+      ids_(kFirstRemoteIndex, SegmentBoard::kMaxSegments) {}
 
 caf::behavior SegmentDirectory::make_behavior() {
     set_down_handler([this](const caf::down_msg& down) {
@@ -111,16 +107,18 @@ void SegmentDirectory::open(const OpenSegment& request) {
         return request.reply(entry->id);
     }
     if (entry == nullptr) {
-        if (next_index_ >= SegmentBoard::kMaxSegments)
-            return request.reply(Status(Code::CapacityExceeded, "too many segments were opened in this engine's life"));
+        const auto id = ids_.take(loop().now());
+        if (!id)
+            return request.reply(
+                Status(Code::CapacityExceeded, std::to_string(SegmentBoard::kMaxSegments) +
+                                                   " segments are open, or were within the last minute; close some"));
         auto fresh = std::make_unique<Entry>();
         fresh->name = request.name;
-        fresh->index = next_index_;
-        fresh->id = remoteId(next_index_);
+        fresh->index = static_cast<std::uint32_t>(*id);
+        fresh->id = *id;
         entry = fresh.get();
-        entries_.emplace(next_index_, std::move(fresh));
-        by_name_.emplace(request.name, next_index_);
-        ++next_index_;
+        entries_.emplace(entry->index, std::move(fresh));
+        by_name_.emplace(request.name, entry->index);
     }
     const auto reply = request.reply;
     const std::uint32_t index = entry->index;
@@ -185,8 +183,9 @@ void SegmentDirectory::close(const CloseSegment& request) {
         return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
     --entry->opens;
     const std::uint32_t index = entry->index;
-    request.reply(Status::ok());
     removeUnused(index);
+    // Last: what the caller does next with the id is refused.
+    request.reply(Status::ok());
 }
 
 /// Forgets an entry that nobody has open or waits for.
@@ -202,6 +201,7 @@ void SegmentDirectory::removeUnused(std::uint32_t index) {
         tellDataPlane(DropPeer{index, Status(Code::Canceled, "segment " + entry->name + " was closed"), true});
     }
     by_name_.erase(entry->name);
+    ids_.giveBack(entry->id, loop().now());
     entries_.erase(index);
 }
 
@@ -360,6 +360,8 @@ void SegmentDirectory::suspect(const SuspectPeer& event) {
     // A transport whose keys are in the descriptor refuses what was registered since; a restarted peer may have been
     // described before it registered anything. The next request finds what there is by then.
     if (event.cause.code() == Code::AddressNotRegistered) return send(entry->monitor, FetchDescriptor{});
+    // Nobody listens any more where it served a transport: it may have installed it anew, at another port.
+    if (event.cause.code() == Code::ConnectionRefused) send(entry->monitor, FetchDescriptor{});
     // What a probe found possible may have become impossible since.
     if (entry->routing.route && entry->routing.route->probed && !entry->routing.search) {
         entry->routing.searched = nullptr;
@@ -493,8 +495,9 @@ void SegmentDirectory::lookAgain(Entry& entry) {
 
 void SegmentDirectory::useRoute(SegmentID id, const std::shared_ptr<const Peer>& peer, const Route& route) {
     const UsePeer use{peer, id, route.workers};
-    // Workers first: a train may follow as soon as a tracker knows.
-    for (const std::uint32_t worker : use.workers) send(data_plane_.workers[worker], use);
+    // Workers first: a train may follow as soon as a tracker knows. All of them: some may have left the route.
+    for (const caf::actor& worker : data_plane_.workers)
+        if (worker) send(worker, use);
     for (const caf::actor& tracker : data_plane_.trackers) send(tracker, use);
     if (!use.workers.empty())
         board_.set(id, SegmentBoard::Reach::Open, peer);
@@ -523,18 +526,37 @@ void SegmentDirectory::explain(const ExplainSegment& request) {
     if (request.segment != kLocalSegmentID && (entry == nullptr || !entry->routing.route))
         return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
     RouteExplanation explanation = entry == nullptr ? local_route_ : entry->routing.route->explanation;
-    if (request.carriers) {
-        explanation.nics.clear();
+    if (request.carriers) nameCarriers(*request.carriers, explanation);
+    explanation.attempts_left_out = request.history.left_out;
+    for (const TaskHistory::Attempt& attempt : request.history.attempts) {
+        RouteExplanation::Attempt named{"", "a Nic that has left", attempt.bytes, attempt.cause, attempt.pause};
         for (const InstalledTransport& installed : transports_) {
-            for (std::size_t i = 0; i < installed.workers.size(); ++i) {
-                if ((*request.carriers >> std::min<std::uint32_t>(installed.workers[i], 63) & 1) == 0) continue;
-                // The route may have changed since.
-                if (explanation.nics.empty()) explanation.transport = installed.transport->name();
-                explanation.nics.push_back(installed.nics[i]);
-            }
+            const auto worker = std::find(installed.workers.begin(), installed.workers.end(), attempt.worker);
+            if (worker == installed.workers.end()) continue;
+            named.transport = installed.transport->name();
+            named.nic = installed.nics[static_cast<std::size_t>(worker - installed.workers.begin())];
         }
+        explanation.attempts.push_back(std::move(named));
     }
     request.reply(std::move(explanation));
+}
+
+/// Puts those that carried a task in the place of those that may. The route may have changed since.
+void SegmentDirectory::nameCarriers(std::uint64_t carriers, RouteExplanation& explanation) const {
+    std::vector<RouteExplanation::Way> ways;
+    for (const InstalledTransport& installed : transports_) {
+        RouteExplanation::Way way{installed.transport->name(), {}};
+        for (std::size_t i = 0; i < installed.workers.size(); ++i)
+            if ((carriers >> std::min<std::uint32_t>(installed.workers[i], 63) & 1) != 0)
+                way.nics.push_back(installed.nics[i]);
+        if (!way.nics.empty()) ways.push_back(std::move(way));
+    }
+    explanation.nics.clear();
+    explanation.then.clear();
+    if (ways.empty()) return;
+    explanation.transport = std::move(ways.front().transport);
+    explanation.nics = std::move(ways.front().nics);
+    explanation.then.assign(std::make_move_iterator(ways.begin() + 1), std::make_move_iterator(ways.end()));
 }
 
 /// Trackers first: what waits there must not go out any more; then the workers end what is on its way.
@@ -597,7 +619,11 @@ void SegmentDirectory::routeLocal() {
     peer->host = local_.control.host;
     peer->desc = std::make_shared<const SegmentDesc>(localDesc());
     // Nothing has to be tried to reach the own process, so the answer comes at once.
-    RouteSearch search(loop(), transports_, peer->desc, [&](const Route& route) {
+    RouteSearch search(loop(), transports_, peer->desc, [&](Route route) {
+        // Within the process nothing breaks that another transport could make good, and only the one that knows that
+        // both ends are the same memory copies over its own source as it should.
+        route.workers.resize(route.explanation.nics.size());
+        route.explanation.then.clear();
         local_route_ = route.explanation;
         useRoute(kLocalSegmentID, peer, route);
     });

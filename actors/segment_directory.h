@@ -13,6 +13,7 @@
 #include "actors/local_publisher.h"
 #include "actors/route_search.h"
 #include "actors/segment_board.h"
+#include "actors/segment_ids.h"
 #include "base/config.h"
 #include "messages/control_plane.h"
 #include "messages/data_plane.h"
@@ -128,6 +129,7 @@ class SegmentDirectory final : public HostedActor {
     void nowOpen(Entry& entry);
     void lookAgain(Entry& entry);
     void explain(const ExplainSegment& request);
+    void nameCarriers(std::uint64_t carriers, RouteExplanation& explanation) const;
     void tellDataPlane(const DropPeer& drop);
     void announce(const Entry& entry, PeerState state, const Status& cause);
 
@@ -145,7 +147,7 @@ class SegmentDirectory final : public HostedActor {
 
     std::map<std::uint32_t, std::unique_ptr<Entry>> entries_;  ///< By peer index.
     std::unordered_map<std::string, std::uint32_t> by_name_;
-    std::uint32_t next_index_;
+    SegmentIds ids_;
     std::vector<InstalledTransport> transports_;  ///< Best first.
     DataPlane data_plane_;
     std::vector<caf::actor> subscribers_;

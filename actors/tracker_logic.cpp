@@ -1,6 +1,8 @@
 #include "actors/tracker_logic.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 namespace troupe {
 
@@ -15,6 +17,10 @@ constexpr auto kDeadlineGrain = std::chrono::milliseconds(5);
 
 // Unregistered ranges that are remembered against submits on their way: more than can pass while a message waits.
 constexpr std::size_t kAwaitedKept = 256;
+
+// How often a task goes on over another path at no cost of its retries. Paths that are lost again and again are tried
+// with growing pauses, so that most tasks end long before; two that alternate must not carry one for ever.
+constexpr std::uint16_t kMostMoves = 32;
 
 std::uint64_t workerBit(std::uint32_t worker) { return 1ull << std::min<std::uint32_t>(worker, 63); }
 
@@ -61,8 +67,9 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
     const std::uint32_t index = use.peer->index;
     if (peers_.size() <= index) peers_.resize(index + 1);
     PeerState& state = peers_[index];
-    // Addresses meant for one process say nothing in its successor.
-    if (state.peer && state.segment == use.segment && state.peer->desc->incarnation != use.peer->desc->incarnation)
+    // Addresses meant for one process say nothing in its successor, nor does what became of its paths.
+    const bool same = state.peer && state.peer->desc->incarnation == use.peer->desc->incarnation;
+    if (state.peer && state.segment == use.segment && !same)
         doomPeer(index, Status(Code::StaleIncarnation, "segment " + use.peer->name + " was restarted"));
     state.peer = use.peer;
     state.segment = use.segment;
@@ -74,12 +81,21 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
         if (const Path* old = pathOf(index, worker)) {
             path.bytes = old->bytes;
             path.flights = old->flights;
+            path.usable = !same || old->usable;
+            path.on_trial = same && old->on_trial;
+        }
+        if (!paths.empty()) {
+            const Path& better = paths.back();
+            const bool next = workers_[better.worker].nic.transport != workers_[worker].nic.transport;
+            path.rank = better.rank + (next ? 1 : 0);
         }
         paths.push_back(std::move(path));
     }
-    // Nearest first: the own loop's Nics cost no crossing.
-    std::stable_partition(paths.begin(), paths.end(),
-                          [this](const Path& path) { return workers_[path.worker].loop == loop_; });
+    // Of one transport the nearest first: the own loop's Nics cost no crossing.
+    std::stable_sort(paths.begin(), paths.end(), [this](const Path& a, const Path& b) {
+        const auto far = [this](const Path& path) { return workers_[path.worker].loop != loop_; };
+        return std::make_pair(a.rank, far(a)) < std::make_pair(b.rank, far(b));
+    });
     for (Path& old : state.paths) {
         if (old.flights == 0 || std::find(use.workers.begin(), use.workers.end(), old.worker) != use.workers.end())
             continue;
@@ -96,6 +112,11 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
 void TrackerLogic::onDropPeer(const DropPeer& drop) {
     if (drop.peer >= peers_.size() || !peers_[drop.peer].peer) return;
     doomPeer(drop.peer, drop.cause);
+    // The workers close their paths; new ones are not lost yet.
+    for (Path& path : peers_[drop.peer].paths) {
+        path.usable = true;
+        path.on_trial = false;
+    }
     endDoomed();
     flushTally();
     if (drop.forget) {
@@ -143,6 +164,7 @@ void TrackerLogic::markDirty(std::uint32_t peer) {
 // --- work comes in -----------------------------------------------------------------------------------------------
 
 void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
+    now_ = now;
     Batch& batch = *submit.batch;
     // A region may have been unregistered between the caller's check and this message; from here on
     // AwaitSourceIdle sees the tasks.
@@ -185,7 +207,9 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
 void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
     if (!doomUnlessSendable(peers_[peer], run)) return;
     RunQueue& pending = peers_[peer].pending;
-    const auto plain = [](const Run& r) { return r.merge && r.limit == UINT64_MAX && r.worker == Run::kAnyWorker; };
+    const auto plain = [](const Run& r) {
+        return r.merge && r.limit == UINT64_MAX && r.worker == Run::kAnyWorker && r.lost_by == Run::kAnyWorker;
+    };
     // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its
     // end.
     const bool extends = !pending.empty() && pending.last->batch == run.batch && pending.last->end == run.next &&
@@ -211,14 +235,44 @@ void TrackerLogic::flush() {
     if (!waits_.empty()) answerWaits(TimePoint::min());
 }
 
+bool TrackerLogic::anyUsable(const PeerState& peer, std::uint32_t but) {
+    return std::any_of(peer.paths.begin(), peer.paths.end(),
+                       [but](const Path& path) { return !path.retired && path.usable && path.worker != but; });
+}
+
+bool TrackerLogic::hasRoom(const Path& path) const {
+    const NicInfo& nic = workers_[path.worker].nic;
+    // A path without work takes any flight, also one larger than its window.
+    return path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests);
+}
+
+/// The ladder: the best transport that has a path which is not lost, and of its paths the nearest with room. One that
+/// came back is tried with one flight at a time while others are known to work.
 TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
-    const std::uint32_t only = peer.pending.first->worker;
-    for (Path& path : peer.paths) {
-        if (path.retired || (only != Run::kAnyWorker && path.worker != only)) continue;
-        const NicInfo& nic = workers_[path.worker].nic;
-        // A path without work takes any flight, also one larger than its window.
-        if (path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests)) return &path;
+    if (const std::uint32_t only = peer.pending.first->worker; only != Run::kAnyWorker) {
+        for (Path& path : peer.paths)
+            if (path.worker == only && !path.retired) return hasRoom(path) ? &path : nullptr;
+        return nullptr;
     }
+    const std::uint32_t lost_by = peer.pending.first->lost_by;
+    const Path* sure = nullptr;
+    for (Path& path : peer.paths) {
+        if (path.retired) continue;
+        // A full window is no reason to take a worse transport.
+        if (sure != nullptr && path.rank > sure->rank) break;
+        if (!path.usable || (path.on_trial && (path.flights != 0 || path.worker == lost_by))) continue;
+        if (hasRoom(path)) return &path;
+        if (!path.on_trial) sure = &path;
+    }
+    return sure != nullptr ? nullptr : anyPathWithRoom(peer);
+}
+
+/// None is known to work. With every path lost the work goes out all the same: it waits for one there, or comes back
+/// with the cause.
+TrackerLogic::Path* TrackerLogic::anyPathWithRoom(PeerState& peer) {
+    const bool choosy = anyUsable(peer);
+    for (Path& path : peer.paths)
+        if (!path.retired && (path.usable || !choosy) && hasRoom(path)) return &path;
     return nullptr;
 }
 
@@ -245,6 +299,7 @@ void TrackerLogic::fill(std::uint32_t index) {
             Task& task = flight.batch->task(flight.first_task + i);
             ++task.in_flight;
             task.workers |= workerBit(path->worker);
+            if (task.history) task.history->sentAgain(now_);
         }
         path->bytes += flight.length;
         ++path->flights;
@@ -274,6 +329,7 @@ Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
     flight.local = head.local + run.offset;
     flight.remote = head.remote + run.offset;
     flight.opcode = head.opcode;
+    flight.unfenced = run.worker != Run::kAnyWorker;
     flight.length = stop - run.offset;
 
     const ByteRange local{reinterpret_cast<std::uint64_t>(flight.local), flight.length};
@@ -308,14 +364,67 @@ Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
 
 // --- reports -----------------------------------------------------------------------------------------------------
 
-void TrackerLogic::onReport(const SliceReport& report) {
+void TrackerLogic::onReport(const SliceReport& report, TimePoint now) {
+    now_ = now;
+    ++reports_;
+    for (const auto& change : report.paths) onPath(report.worker, change);
     for (const auto& failed : report.failed) onFailed(report.worker, failed);
     endDoomed();
     for (const auto& settled : report.settled) onSettled(report.worker, settled);
     flushTally();
 }
 
+void TrackerLogic::onPath(std::uint32_t worker, const SliceReport::Path& change) {
+    if (change.peer >= peers_.size()) return;
+    Path* path = pathOf(change.peer, worker);
+    if (path == nullptr) return;
+    path->on_trial = change.usable && (path->on_trial || !path->usable);
+    path->usable = change.usable;
+    markDirty(change.peer);
+}
+
+/// What was lost in one incident costs a task one retry, however many parts of it were out; nothing, within reason,
+/// when they go on `elsewhere`: the lost path is not used again before it is back. False: no retry is left.
+bool TrackerLogic::charge(Task& task, std::uint64_t incident, bool elsewhere) {
+    if (task.charged == incident) return true;
+    if (elsewhere && task.moves < kMostMoves) {
+        ++task.moves;
+    } else {
+        if (task.retries_left == 0) return false;
+        --task.retries_left;
+    }
+    task.charged = incident;
+    return true;
+}
+
+/// Of a task that ran out of attempts: why the last one failed, and the first.
+Status TrackerLogic::withFirstCause(const SliceReport::Failed& last, const Status& first) {
+    if (!last.retryable || first.message() == last.cause.message()) return last.cause;
+    return {last.cause.code(), last.cause.message() + "; at first: " + first.message()};
+}
+
+/// For explain.
+void TrackerLogic::note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident) {
+    if (!task.history) {
+        task.history = std::make_unique<TaskHistory>();
+        // Until here nobody counted who carried what; mostly one did all.
+        const auto only = static_cast<std::uint32_t>(std::countr_zero(task.workers));
+        task.history->arrived(std::has_single_bit(task.workers) ? only : worker, task.confirmed, now_);
+    }
+    const bool merged = failed.part.task_count > 1;
+    task.history->failed(worker, merged ? task.length : failed.part.length, failed.cause, incident, now_);
+}
+
 void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& failed) {
+    // Bytes of a lost WRITE may still be under way. The Nic that sent them fences them off when it connects anew;
+    // another does not, unless they are known to be. What was not sent this time does not fence an earlier attempt.
+    const bool anywhere = failed.part.opcode == Opcode::Read || (failed.fenced && !failed.part.unfenced);
+    const Path* path = pathOf(failed.peer, worker);
+    const bool left = path == nullptr || path->retired || !path->usable || path->on_trial;
+    const bool elsewhere = anywhere && left && anyUsable(peers_[failed.peer], worker);
+    // Those of a Nic and those of a report are told apart; none is 0, which a task begins with.
+    const std::uint64_t incident =
+        failed.incident != 0 ? std::uint64_t{worker} << 48 | failed.incident << 1 | 1 : reports_ << 1;
     Batch& batch = *failed.part.batch;
     const std::uint32_t first = failed.part.first_task;
     for (std::uint32_t i = first; i < first + failed.part.task_count; ++i) {
@@ -327,25 +436,26 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             task.refused_at = failed.part.remote;
         }
         if (task.doomed != Code::Ok) continue;
+        note(task, worker, failed, incident);
         const bool merged = failed.part.task_count > 1;
         const std::uint64_t offset = merged ? 0 : failed.part.remote - task.remote;
         const std::uint64_t limit = merged ? task.length : offset + failed.part.length;
         // The path was reset for the sake of another task; this one did nothing wrong.
         const bool innocent = failed.retryable && failed.cause.code() == Code::PathReset;
-        const bool retry = failed.quiesced && failed.retryable && (innocent || task.retries_left > 0);
+        const bool retry = failed.quiesced && failed.retryable && (innocent || charge(task, incident, elsewhere));
         // The owner refuses a merged request as a whole: taken apart, the good ones among them pass.
         const bool take_apart = failed.quiesced && !failed.retryable && merged;
         if (retry || take_apart) {
-            if (retry && !innocent) --task.retries_left;
             Run run = runOf(batch, i);
             run.offset = offset;
             if (offset != 0 || limit != task.length) run.limit = limit;
             run.merge = !take_apart;
-            if (retry && failed.part.opcode == Opcode::Write && !failed.fenced) run.worker = worker;
+            if (retry && !anywhere) run.worker = worker;
+            if (retry && elsewhere) run.lost_by = worker;
             enqueue(failed.peer, run);
         } else {
             if (!failed.retryable) task.refused_at = failed.part.remote;
-            doom(batch, i, refusalOfTask(task, failed.cause));
+            doom(batch, i, refusalOfTask(task, withFirstCause(failed, *task.history->firstCause())));
         }
     }
     const Code code = failed.cause.code();
@@ -358,6 +468,7 @@ void TrackerLogic::onSettled(std::uint32_t worker, const SliceReport::Settled& s
     if (Path* path = pathOf(settled.peer, worker)) {
         path->bytes -= std::min(path->bytes, settled.length);
         if (path->flights > 0) --path->flights;
+        if (settled.bytes == settled.length) path->on_trial = false;
         if (path->retired && path->flights == 0)
             std::erase_if(peers_[settled.peer].paths, [worker](const Path& each) { return each.worker == worker; });
         if (!peers_[settled.peer].pending.empty()) markDirty(settled.peer);
@@ -366,7 +477,10 @@ void TrackerLogic::onSettled(std::uint32_t worker, const SliceReport::Settled& s
     for (std::uint32_t i = settled.first_task; i < settled.first_task + settled.task_count; ++i) {
         Task& task = batch.task(i);
         --task.in_flight;
-        task.confirmed += settled.task_count == 1 ? settled.bytes : (settled.bytes == settled.length ? task.length : 0);
+        const std::uint64_t whole = settled.bytes == settled.length ? task.length : 0;
+        const std::uint64_t arrived = settled.task_count == 1 ? settled.bytes : whole;
+        task.confirmed += arrived;
+        if (task.history) task.history->arrived(worker, arrived, now_);
         task.transferred.store(task.confirmed, std::memory_order_relaxed);
         if (task.doomed != Code::Ok) {
             if (task.in_flight == 0) end(batch, i, terminalStateFor(task.doomed));

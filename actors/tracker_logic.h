@@ -21,7 +21,8 @@ class TrackerOutput {
     /// May take what is in `train`.
     virtual void sendTrain(std::uint32_t worker, Train& train) = 0;
     virtual void sendReset(std::uint32_t worker, ResetPath reset) = 0;
-    /// Work to `peer` failed in a way that only its directory entry can mend (stale incarnation, peer gone).
+    /// Work to `peer` failed in a way that only its directory entry can mend: stale incarnation or descriptor, peer
+    /// gone.
     virtual void suspectPeer(std::uint32_t peer, const Status& cause) = 0;
     /// Calls `onTimer` at `when` or a little later; replaces the previous request.
     virtual void wakeAt(TimePoint when) = 0;
@@ -40,7 +41,7 @@ class TrackerLogic {
     void onUsePeer(const UsePeer& use);
     void onDropPeer(const DropPeer& drop);
     void onSubmit(const SubmitTasks& submit, TimePoint now);
-    void onReport(const SliceReport& report);
+    void onReport(const SliceReport& report, TimePoint now);
     void onEndTasks(const EndTasks& end, Batch& batch);
     void onEndAll(const EndAll& end);
     void onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now);
@@ -61,6 +62,9 @@ class TrackerLogic {
         std::uint32_t worker = 0;
         std::uint64_t bytes = 0;    ///< In flight.
         std::uint32_t flights = 0;  ///< In flight.
+        std::uint32_t rank = 0;     ///< Of its transport among those that reach the peer; 0 is preferred.
+        bool usable = true;         ///< False: lost, and its worker tries to get it back; the others are used.
+        bool on_trial = false;      ///< It came back; one flight at a time until one has arrived.
         bool retired = false;       ///< Of an earlier route: kept while flights are out, for their deadlines.
         Train train;                ///< Being filled during flush.
     };
@@ -81,12 +85,19 @@ class TrackerLogic {
     Path* pathOf(std::uint32_t peer, std::uint32_t worker);
     void markDirty(std::uint32_t peer);
     void enqueue(std::uint32_t peer, const Run& run);
+    static bool anyUsable(const PeerState& peer, std::uint32_t but = Run::kAnyWorker);
+    bool hasRoom(const Path& path) const;
     Path* pathWithRoom(PeerState& peer);
+    Path* anyPathWithRoom(PeerState& peer);
+    void onPath(std::uint32_t worker, const SliceReport::Path& change);
+    static Status withFirstCause(const SliceReport::Failed& last, const Status& first);
+    static bool charge(Task& task, std::uint64_t incident, bool elsewhere);
     void fill(std::uint32_t index);
     void skipEnded(RunQueue& pending);
     Flight cut(PeerState& peer, const Worker& worker);
 
     void onFailed(std::uint32_t worker, const SliceReport::Failed& failed);
+    void note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident);
     void onSettled(std::uint32_t worker, const SliceReport::Settled& settled);
     /// The task will end with `cause` (its code decides the state) as soon as nothing of it is in flight; not before
     /// endDoomed, which every handler calls after it doomed the last one.
@@ -147,6 +158,8 @@ class TrackerLogic {
     // Tasks of one batch that ended in this handler, published to the batch as one number.
     Batch* tally_batch_ = nullptr;
     std::uint32_t tally_count_ = 0;
+    std::uint64_t reports_ = 0;  ///< Handled so far.
+    TimePoint now_{};            ///< As the last handler was told that has to do with work.
 };
 
 }  // namespace troupe

@@ -18,20 +18,27 @@ WorkerLogic::WorkerLogic(std::uint32_t index, std::unique_ptr<Nic> nic, WorkerOu
 
 void WorkerLogic::onUsePeer(const UsePeer& use) {
     const std::uint32_t index = use.peer->index;
+    const bool on_route = std::find(use.workers.begin(), use.workers.end(), index_) != use.workers.end();
+    // One that has left the route is told what became of the peer; one that was never on it has nothing to do with it.
+    if (!on_route && (index >= peers_.size() || !peers_[index].peer)) return;
     if (peers_.size() <= index) peers_.resize(index + 1);
     PeerPath& entry = peers_[index];
     const bool alive = entry.peer && entry.peer->desc->incarnation == use.peer->desc->incarnation;
     // A transport that the peer uninstalled and installed again listens elsewhere; the Nic knows only the old place.
-    const bool moved = alive && (entry.peer->host != use.peer->host ||
-                                 entry.peer->desc->tcp_data_port != use.peer->desc->tcp_data_port ||
-                                 entry.peer->desc->lane_ports != use.peer->desc->lane_ports);
+    const bool moved =
+        alive && on_route &&
+        (entry.peer->host != use.peer->host || entry.peer->desc->tcp_data_port != use.peer->desc->tcp_data_port ||
+         entry.peer->desc->lane_ports != use.peer->desc->lane_ports);
     if ((!alive || moved) && entry.path) {
         const Status cause = moved ? Status(Code::ConnectionLost, "segment " + use.peer->name + " has new data ports")
                                    : Status(Code::StaleIncarnation, "segment " + use.peer->name + " was restarted");
         nic_->closePath(*entry.path, cause);
         entry.path.reset();
         failBacklog(entry, cause, false);
+        // Whatever was said of the old path; of another incarnation trackers know that themselves.
+        if (moved) tellPath(index, true);
     }
+    if (std::exchange(entry.refused, false)) tellPath(index, true);
     entry.peer = use.peer;
     if (entry.path) nic_->updatePeer(*entry.path, use.peer);
 }
@@ -59,24 +66,32 @@ void WorkerLogic::onReset(const ResetPath& reset) {
 void WorkerLogic::onTrain(const Train& train) {
     if (train.peer >= peers_.size()) peers_.resize(train.peer + 1);
     PeerPath& entry = peers_[train.peer];
+    // Whoever has work here hears what becomes of the path.
+    static_cast<void>(reportFor(train.tracker));
     Status refused;
+    bool elsewhere = false;
     if (!entry.peer) {
         refused = entry.forgotten.isOk() ? Status(Code::StaleHandle, "the segment is not open") : entry.forgotten;
     } else if (entry.peer->desc->incarnation != train.incarnation) {
         refused = Status(Code::StaleIncarnation, "segment " + entry.peer->name + " was restarted");
     } else if (!entry.path) {
         auto opened = nic_->openPath(entry.peer);
-        if (opened)
+        if (opened) {
             entry.path = *opened;
-        else
+        } else {
+            // This Nic has no way to it; another may.
             refused = opened.status();
+            elsewhere = true;
+            entry.refused = true;
+            tellPath(train.peer, false);
+        }
     }
     const std::uint64_t slice = nic_->info().slice_bytes;
     cut_ = 0;
     for (const Flight& flight : train.flights) {
         const std::uint32_t cookie = allocate(flight, train.tracker, train.peer);
         if (!refused.isOk()) {
-            refuse(cookie, refused);
+            refuse(cookie, refused, elsewhere);
             continue;
         }
         out_[cookie].requests = cutFlight(flight, cookie, flight.whole ? flight.length : slice);
@@ -117,7 +132,7 @@ void WorkerLogic::postBacklog(PeerPath& peer) {
 
 void WorkerLogic::failBacklog(PeerPath& peer, const Status& cause, bool retryable) {
     for (const WorkRequest& request : std::exchange(peer.backlog, {}))
-        failRequest({request, cause, retryable, true, true});
+        failRequest({request, cause, retryable, /*quiesced=*/true, /*fenced=*/true});
 }
 
 std::uint32_t WorkerLogic::allocate(const Flight& flight, std::uint32_t tracker, std::uint32_t peer) {
@@ -141,6 +156,7 @@ bool WorkerLogic::poll(TimePoint now) {
         for (const Completion& done : sweep_.completed)
             settle(static_cast<std::uint32_t>(done.cookie), done.requests, done.bytes);
         for (const Failure& failure : sweep_.failed) failRequest(failure);
+        for (const PathChange& change : sweep_.paths) onPathChange(change);
         sweep_.clear();
         moved = true;
     }
@@ -167,9 +183,10 @@ void WorkerLogic::settle(std::uint32_t out, std::uint32_t requests, std::uint64_
 }
 
 /// Fails a flight none of which was posted.
-void WorkerLogic::refuse(std::uint32_t out, const Status& cause) {
+void WorkerLogic::refuse(std::uint32_t out, const Status& cause, bool retryable) {
     Out& entry = out_[out];
-    reportFor(entry.tracker).failed.push_back({entry.flight, entry.peer, cause, false, true});
+    reportFor(entry.tracker)
+        .failed.push_back({entry.flight, entry.peer, cause, retryable, /*quiesced=*/true, /*fenced=*/true});
     entry.requests = 1;
     settle(out, 1, 0);
 }
@@ -183,9 +200,18 @@ void WorkerLogic::failRequest(const Failure& failure) {
     part.remote = request.remote;
     part.length = request.length;
     reportFor(entry.tracker)
-        .failed.push_back({part, entry.peer, failure.cause, failure.retryable, failure.quiesced,
-                           failure.fenced || nic_->info().fails_clean});
+        .failed.push_back(
+            {part, entry.peer, failure.cause, failure.retryable, failure.quiesced, failure.fenced, failure.incident});
     settle(out, 1, 0);
+}
+
+void WorkerLogic::tellPath(std::uint32_t peer, bool usable) {
+    for (SliceReport& report : reports_) report.paths.push_back({peer, usable});
+}
+
+void WorkerLogic::onPathChange(const PathChange& change) {
+    for (std::uint32_t peer = 0; peer < peers_.size(); ++peer)
+        if (peers_[peer].path == change.path) tellPath(peer, change.usable);
 }
 
 void WorkerLogic::abandon(const Status& cause) {
@@ -215,13 +241,15 @@ SliceReport& WorkerLogic::reportFor(std::uint32_t tracker) {
 bool WorkerLogic::sendReports() {
     bool sent = false;
     for (std::uint32_t tracker = 0; tracker < reports_.size(); ++tracker) {
-        if (reports_[tracker].settled.empty() && reports_[tracker].failed.empty()) continue;
+        const SliceReport& report = reports_[tracker];
+        if (report.settled.empty() && report.failed.empty() && report.paths.empty()) continue;
         // The tracker may answer with a train at once, and its refusals go to the next report.
         std::swap(sending_, reports_[tracker]);
         sending_.worker = index_;
         output_.sendReport(tracker, sending_);
         sending_.settled.clear();
         sending_.failed.clear();
+        sending_.paths.clear();
         sent = true;
     }
     return sent;
@@ -230,7 +258,7 @@ bool WorkerLogic::sendReports() {
 bool WorkerLogic::arm() {
     // Refusals gathered since the last poll go out with the next one.
     for (const SliceReport& report : reports_)
-        if (!report.settled.empty() || !report.failed.empty()) return false;
+        if (!report.settled.empty() || !report.failed.empty() || !report.paths.empty()) return false;
     return nic_->arm();
 }
 

@@ -60,13 +60,16 @@ class WorkerLogic {
         std::shared_ptr<const Peer> peer;  ///< Null: never heard of, or forgotten.
         Status forgotten;                  ///< Why.
         std::optional<PathId> path;
+        bool refused = false;             ///< The Nic has no way to it; trackers were told.
         std::deque<WorkRequest> backlog;  ///< Waits for room in the Nic's window; bounded by the trackers' windows.
     };
 
     std::uint32_t allocate(const Flight& flight, std::uint32_t tracker, std::uint32_t peer);
     std::uint32_t cutFlight(const Flight& flight, std::uint64_t cookie, std::uint64_t step);
-    void refuse(std::uint32_t out, const Status& cause);
+    void refuse(std::uint32_t out, const Status& cause, bool retryable);
     void failRequest(const Failure& failure);
+    void tellPath(std::uint32_t peer, bool usable);
+    void onPathChange(const PathChange& change);
     void settle(std::uint32_t out, std::uint32_t requests, std::uint64_t bytes);
     void postBacklog(PeerPath& peer);
     void failBacklog(PeerPath& peer, const Status& cause, bool retryable);

@@ -276,13 +276,13 @@ Status serve(const Options& options) {
 
 int main(int argc, char** argv) {
     if (argc > 2) {
-        fmt::print(stderr, "usage: {} [HOST:PORT]\n", argv[0]);
+        std::fprintf(stderr, "usage: %s [HOST:PORT]\n", argv[0]);
         return 2;
     }
     service::Options options;
     if (argc == 2) options.segment = argv[1];
     const troupe::Status status = service::serve(options);
     if (status) return 0;
-    fmt::print(stderr, "{}: {}\n", argv[0], status.toString());
+    std::fprintf(stderr, "%s: %s\n", argv[0], status.toString().c_str());
     return 1;
 }

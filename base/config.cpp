@@ -209,6 +209,8 @@ std::vector<ConfigKey> makeSchema() {
         countKey("rdma.max_connections", &Config::rdma_max_connections, 1, 65536, "Accepted queue pairs per engine."),
         timeKey("rdma.drain_timeout", &Config::rdma_drain_timeout, milliseconds(1), minutes(1),
                 "Wait for flushed completions before a queue pair is destroyed."),
+        timeKey("rdma.packet_lifetime", &Config::rdma_packet_lifetime, milliseconds(1), minutes(1),
+                "No packet arrives later than this after it was sent."),
         // --- host
         bytesKey("host.chunk_bytes", &Config::host_chunk_bytes, 4 * kKiB, kGiB,
                  "Bytes copied before the loop looks at other work."),

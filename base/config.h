@@ -72,6 +72,9 @@ struct Config {
     std::uint32_t rdma_traffic_class = 0;               ///< Of RoCE packets, DSCP * 4.
     std::uint32_t rdma_max_connections = 4096;          ///< Accepted queue pairs per engine.
     std::chrono::milliseconds rdma_drain_timeout{500};  ///< Wait for flushed completions before the pair is destroyed.
+    /// No packet arrives later than this after it was sent. Twice 4.096 us x 2^18, which rdma_cm takes for Ethernet:
+    /// what InfiniBand waits (TimeWait) before the numbers of a connection are used again.
+    std::chrono::milliseconds rdma_packet_lifetime{2200};
 
     // --- host --------------------------------------------------------------------------------------------------
     std::uint64_t host_chunk_bytes = 512u << 10;        ///< Bytes copied before the loop looks at other work.

@@ -122,7 +122,7 @@ Result<std::unique_ptr<TransferEngine>> makeEngine(const Settings& settings, con
     }
     EngineOptions options;
     options.config = loader.config();
-    if (transport == "tcp" && !serves) options.config.host_peers = false;
+    if ((transport == "tcp" || transport == "rdma") && !serves) options.config.host_peers = false;
     auto engine = std::make_unique<TransferEngine>(std::move(options));
     if (Status status = engine->init("p2p", "127.0.0.1", "127.0.0.1"); !status) return status;
     if (!transport.empty()) {

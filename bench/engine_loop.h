@@ -20,7 +20,7 @@ enum class Waiting {
 
 /// An engine with p2p metadata on the loopback interface, the settings' configuration and one transport; an empty
 /// `transport` installs none.
-/// With "tcp" it reaches processes of this host by TCP too, unless `serves`: then whoever comes chooses.
+/// With "tcp" and "rdma" it reaches processes of this host by that, too, unless `serves`: then whoever comes chooses.
 Result<std::unique_ptr<TransferEngine>> makeEngine(const Settings& settings, const std::string& transport,
                                                    bool serves = false);
 

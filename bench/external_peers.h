@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 
 #include "base/status.h"
 #include "bench/bare_socket.h"
@@ -21,6 +23,24 @@ Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double secon
 /// which is half a round trip of an exchange of puts. Of a read: a whole round trip of active messages of `bytes`, the
 /// work of a request and its answer. NotFound: not installed.
 Result<LatencyFigures> runUcxLatency(bool write, std::size_t bytes, std::size_t count);
+
+/// Both ends of one cable, on this host: what perftest measures between.
+struct RdmaEnds {
+    std::string client;   ///< Device.
+    std::string server;   ///< Device.
+    std::string address;  ///< Of the server's interface.
+    int gid_index = 0;    ///< On both devices.
+    int ack_timeout = 14;
+};
+
+/// Throughput of `ib_write_bw` or `ib_read_bw` between two devices of this host, in 10^9 bytes a second: `queue_pairs`
+/// pairs with `depth` work requests each. Every pair moves one block again and again. NotFound: not installed.
+Result<double> runPerftestThroughput(const RdmaEnds& ends, bool write, std::size_t block, std::uint32_t depth,
+                                     std::uint32_t queue_pairs, double seconds);
+
+/// Latency of `ib_write_lat`: half a round trip of an exchange of writes, both ends spinning on their memory. NotFound:
+/// not installed.
+Result<LatencyFigures> runPerftestWriteLatency(const RdmaEnds& ends, std::size_t bytes, std::size_t count);
 
 /// p50 and p99 of one "ucp_get" of `bytes` at a time with UCX_TLS=posix,cma. NotFound: not installed.
 Result<LatencyFigures> runUcxSharedGet(std::size_t bytes, std::size_t count);

@@ -31,6 +31,9 @@ struct CommandLine {
     bool serve_peer = false;
     std::size_t regions = 1;
     bool engine_memory = false;
+    bool rdma = false;
+    std::string keep;
+    std::string transport = "tcp";
 };
 
 /// Fills `line`; CLI::App::parse reports what is wrong.
@@ -42,6 +45,8 @@ void describe(CLI::App& app, CommandLine& line) {
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
     app.add_option("--out", line.out, "Where the JSON goes")->capture_default_str();
+    app.add_option("--keep", line.keep, "A JSON file written before: its other rows go to --out, too");
+    app.add_flag("--rdma", line.rdma, "The rows of RDMA, which need the devices of tests/rdma_vm; else all others");
     app.add_option("--seconds", line.settings.seconds, "Length of each throughput measurement")
         ->check(CLI::Range(0.01, 3600.0))
         ->capture_default_str();
@@ -64,6 +69,7 @@ void describe(CLI::App& app, CommandLine& line) {
     app.add_flag("--serve-peer", line.serve_peer)->group("");
     app.add_option("--regions", line.regions)->group("");
     app.add_flag("--engine-memory", line.engine_memory)->group("");
+    app.add_option("--transport", line.transport)->group("");
 }
 
 bool isWanted(const Row& row, const std::vector<std::string>& names) {
@@ -76,7 +82,8 @@ bool isWanted(const Row& row, const std::vector<std::string>& names) {
     return false;
 }
 
-std::vector<Row> allRows() {
+std::vector<Row> allRows(bool rdma) {
+    if (rdma) return rdmaRows();
     std::vector<Row> rows;
     for (auto family : {engineRows, tcpRows, hostRows, hostProcessRows, redisRows}) {
         for (auto& row : family()) rows.push_back(std::move(row));
@@ -133,7 +140,7 @@ bool runRows(const std::vector<Row>& rows, const CommandLine& line, std::vector<
 
 int run(const CommandLine& line) {
     std::vector<Row> rows;
-    for (auto& row : allRows()) {
+    for (auto& row : allRows(line.rdma)) {
         if (isWanted(row, line.names)) rows.push_back(std::move(row));
     }
     if (line.list) {
@@ -153,7 +160,7 @@ int run(const CommandLine& line) {
         met += outcome.met.value_or(false) ? 1 : 0;
     }
     fmt::print("\n{} of {} targets met; written to {}\n", met, judged, line.out);
-    if (const Status written = writeJson(outcomes, line.out); !written) {
+    if (const Status written = writeJson(outcomes, line.out, line.keep); !written) {
         fmt::print(stderr, "troupe_bench: {}\n", written.toString());
         return 1;
     }
@@ -190,7 +197,7 @@ int start(int argc, char** argv) {
         line.settings.latency_samples = 2000;
     }
     if (line.serve_bare) return serveBareSocket(line.settings.footprint);
-    if (line.serve_peer) return servePeer(line.settings, line.regions, line.engine_memory);
+    if (line.serve_peer) return servePeer(line.settings, line.regions, line.engine_memory, line.transport);
     return run(line);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +46,19 @@ nlohmann::json orNull(const std::optional<double>& value) {
 
 nlohmann::json orNull(const std::string& text) { return text.empty() ? nlohmann::json(nullptr) : nlohmann::json(text); }
 
+/// The rows of the file at `path` that none of `outcomes` replaces.
+nlohmann::json rowsBeside(const std::vector<Outcome>& outcomes, const std::string& path) {
+    nlohmann::json kept = nlohmann::json::array();
+    std::ifstream file(path);
+    const auto before = nlohmann::json::parse(file, nullptr, false);
+    if (!before.is_array()) return kept;
+    for (const auto& row : before) {
+        const auto is_new = [&](const Outcome& outcome) { return row.value("name", "") == outcome.name; };
+        if (row.is_object() && std::none_of(outcomes.begin(), outcomes.end(), is_new)) kept.push_back(row);
+    }
+    return kept;
+}
+
 }  // namespace
 
 std::string tableHead() {
@@ -62,8 +76,8 @@ std::string tableLine(const Outcome& outcome) {
     return line;
 }
 
-Status writeJson(const std::vector<Outcome>& outcomes, const std::string& path) {
-    nlohmann::json list = nlohmann::json::array();
+Status writeJson(const std::vector<Outcome>& outcomes, const std::string& path, const std::string& keep) {
+    nlohmann::json list = rowsBeside(outcomes, keep);
     for (const auto& outcome : outcomes) {
         nlohmann::json row = {{"name", outcome.name},
                               {"value", orNull(outcome.value)},

@@ -91,6 +91,7 @@ std::vector<Row> tcpRows();
 std::vector<Row> hostRows();
 std::vector<Row> redisRows();
 std::vector<Row> hostProcessRows();
+std::vector<Row> rdmaRows();
 
 /// GB/s of std::memcpy in a loop over two cold footprints, `block` bytes at a time: the yardstick of every copy.
 Result<Figures> plainCopies(const Settings& settings, std::size_t block);

@@ -44,10 +44,11 @@ int fail(const Status& status) {
 
 }  // namespace
 
-Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t regions, bool engine_memory) {
+Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t regions, bool engine_memory,
+                                       const std::string& transport) {
     ChildProcess::Options options;
-    options.argv = {ownProgram(), "--serve-peer",         "--footprint", std::to_string(settings.footprint),
-                    "--regions",  std::to_string(regions)};
+    options.argv = {ownProgram(), "--serve-peer",          "--footprint", std::to_string(settings.footprint),
+                    "--regions",  std::to_string(regions), "--transport", transport};
     if (engine_memory) options.argv.emplace_back("--engine-memory");
     for (const auto& [key, value] : settings.config) {
         options.argv.push_back("--set");
@@ -69,9 +70,9 @@ Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t reg
     return peer;
 }
 
-int servePeer(const Settings& settings, std::size_t regions, bool engine_memory) {
+int servePeer(const Settings& settings, std::size_t regions, bool engine_memory, const std::string& transport) {
     Memory memory;  // Outlives the engine.
-    auto engine = makeEngine(settings, "tcp", true);
+    auto engine = makeEngine(settings, transport, true);
     if (!engine) return fail(engine.status());
     std::uintptr_t address = 0;
     std::size_t length = settings.footprint;

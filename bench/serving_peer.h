@@ -9,12 +9,13 @@
 
 namespace troupe::bench {
 
-/// Another process of this program with an engine of its own, which exposes memory over "tcp" and "host".
+/// Another process of this program with an engine of its own, which exposes memory over one transport and "host".
 class ServingPeer {
   public:
     /// One region of the settings' footprint, or `regions` regions of 4 KiB that do not touch.
     /// `engine_memory`: that one region is memory of the engine's own.
-    static Result<ServingPeer> start(const Settings& settings, std::size_t regions = 1, bool engine_memory = false);
+    static Result<ServingPeer> start(const Settings& settings, std::size_t regions = 1, bool engine_memory = false,
+                                     const std::string& transport = "tcp");
 
     const std::string& segment() const { return segment_; }
     /// Where its (first) region begins.
@@ -30,6 +31,6 @@ class ServingPeer {
 
 /// The process itself: prints {"segment": ..., "address": ..., "length": ...} and ends when standard input closes.
 /// Returns the exit code.
-int servePeer(const Settings& settings, std::size_t regions, bool engine_memory);
+int servePeer(const Settings& settings, std::size_t regions, bool engine_memory, const std::string& transport);
 
 }  // namespace troupe::bench

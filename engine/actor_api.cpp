@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -68,14 +69,14 @@ Status fromCafError(const caf::error& error) {
 /// Runs calls that may block (registering memory can pin gigabytes) one after another, away from every loop.
 class CallThread {
   public:
-    using Job = std::function<void(bool run)>;  ///< False: the engine ends; answer without doing it.
+    using Job = std::function<void(const Status& go)>;  ///< An error: it is not to be done; this is the answer.
 
     CallThread() = default;
     ~CallThread() { end(); }
     CallThread(const CallThread&) = delete;
     CallThread& operator=(const CallThread&) = delete;
 
-    /// Finishes the job that runs, and answers the others and all that come later with `run` false. Idempotent.
+    /// Finishes the job that runs, and answers the others and all that come later as canceled. Idempotent.
     void end() {
         std::deque<Job> unanswered;
         {
@@ -85,22 +86,30 @@ class CallThread {
         }
         wake_.notify_all();
         if (thread_.joinable()) thread_.join();
-        for (Job& job : unanswered) job(false);
+        for (Job& job : unanswered) job(canceled());
     }
 
     void add(Job job) {
         std::unique_lock lock(mutex_);
         if (ending_) {
             lock.unlock();
-            job(false);
-            return;
+            return job(canceled());
+        }
+        if (!thread_.joinable()) {
+            try {
+                thread_ = std::thread([this] { work(); });
+            } catch (const std::system_error& error) {
+                lock.unlock();
+                return job(Status(Code::ResourceExhausted, std::string("start a thread for it: ") + error.what()));
+            }
         }
         jobs_.push_back(std::move(job));
-        if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
         wake_.notify_all();
     }
 
   private:
+    static Status canceled() { return {Code::Canceled, "the engine ended"}; }
+
     void work() {
         std::unique_lock lock(mutex_);
         for (;;) {
@@ -109,7 +118,7 @@ class CallThread {
             const Job job = std::move(jobs_.front());
             jobs_.pop_front();
             lock.unlock();
-            job(true);
+            job(Status::ok());
             lock.lock();
         }
     }
@@ -214,8 +223,8 @@ class EngineActorImpl final : public HostedActor {
     caf::result<void> callElsewhere(Function function) {
         auto promise = make_response_promise();
         // The actor's memory must be there for `this` until the job is done; CallThread ends before the engine does.
-        calls_->add([self = caf::actor(this), promise, function](bool run) mutable {
-            const Status result = run ? function() : Status(Code::Canceled, "the engine ended");
+        calls_->add([self = caf::actor(this), promise, function](const Status& go) mutable {
+            const Status result = go ? function() : go;
             if (result)
                 promise.deliver(caf::unit);
             else

@@ -1,8 +1,12 @@
 // TransferEngine: init, freeEngine, transports.
 
 #include <algorithm>
+#include <functional>
+#include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "actors/supervisor.h"
 #include "base/endpoint.h"
@@ -35,6 +39,37 @@ Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const 
         return options.inproc_store();
     }
     return makeStore(conn, options.config, options.log);
+}
+
+/// Runs `function` in a thread of its own. Making a caf::actor_system, and spawning in it, leaves its logger behind as
+/// the thread's, for as long as that lives; and ~actor_system waits until nobody has it.
+Status callInOwnThread(const std::function<Status()>& function) {
+    Status result;
+    try {
+        std::thread([&] { result = function(); }).join();
+    } catch (const std::system_error& error) {
+        return {Code::ResourceExhausted, std::string("start a thread: ") + error.what()};
+    }
+    return result;
+}
+
+/// CAF cannot be stopped half-started: when a thread is refused to it, the process ends. So first it is seen whether
+/// there is room for them.
+Status checkThreadsForCaf() {
+    constexpr int kThreads = 3;  // CAF 0.17.6: a scheduler of one thread, its clock, the logger.
+    std::promise<void> end;
+    const std::shared_future<void> ended = end.get_future().share();
+    std::vector<std::thread> threads;
+    Status room;
+    try {
+        for (int i = 0; i < kThreads; ++i) threads.emplace_back([ended] { ended.wait(); });
+    } catch (const std::system_error& error) {
+        room = Status(Code::ResourceExhausted, std::string("start the threads of an actor system: ") + error.what() +
+                                                   "; raise the limit on threads (ulimit -u, pids.max)");
+    }
+    end.set_value();
+    for (std::thread& thread : threads) thread.join();
+    return room;
 }
 
 }  // namespace
@@ -86,7 +121,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.numa_nodes.clear();
     for (const NumaNode& node : discoverTopology().nodes) core.numa_nodes.push_back(node.id);
     core.listener = std::move(*listener);
-    const Status started = start(std::move(*store));
+    const Status started = callInOwnThread([&] { return start(std::move(*store)); });
     if (!started) {
         // Nothing is registered that anybody could hold.
         static_cast<void>(stop());
@@ -99,6 +134,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
 Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     EngineCore& core = *core_;
     if (core.options.system == nullptr) {
+        if (const Status room = checkThreadsForCaf(); !room) return room;
         core.own_system_config = std::make_unique<caf::actor_system_config>();
         // The engine's actors live on its loops; CAF's own scheduler has next to nothing to do.
         core.own_system_config->set("scheduler.policy", caf::atom("sharing"));
@@ -201,7 +237,19 @@ ActorApi* TransferEngine::actorApi() { return core_->actor_api.get(); }
 
 // --- transports --------------------------------------------------------------------------------------------------
 
-Result<Transport*> TransferEngine::installTransport(const std::string& proto, void** args) {
+namespace {
+
+/// Other engines write their protocols in capitals, "TCP".
+std::string inLowerCase(std::string name) {
+    for (char& c : name)
+        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    return name;
+}
+
+}  // namespace
+
+Result<Transport*> TransferEngine::installTransport(const std::string& given, void** args) {
+    const std::string proto = inLowerCase(given);
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     if (args != nullptr)
@@ -239,14 +287,16 @@ Result<Transport*> TransferEngine::installTransport(const std::string& proto, vo
     return transport.get();
 }
 
-Transport* TransferEngine::getTransport(const std::string& proto) const {
+Transport* TransferEngine::getTransport(const std::string& given) const {
+    const std::string proto = inLowerCase(given);
     const std::shared_lock lock(core_->transports_mutex);
     for (const auto& installed : core_->transports)
         if (installed.transport->name() == proto) return installed.transport.get();
     return nullptr;
 }
 
-Status TransferEngine::uninstallTransport(const std::string& proto) {
+Status TransferEngine::uninstallTransport(const std::string& given) {
+    const std::string proto = inLowerCase(given);
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     const std::unique_lock lock(core.transports_mutex);

@@ -8,7 +8,7 @@
 
 #include "engine/engine_core.h"
 #include "engine/memory_check.h"
-#include "transports/read_only.h"
+#include "engine/memory_rights.h"
 
 namespace troupe {
 
@@ -37,19 +37,24 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
     region.range = ByteRange{reinterpret_cast<std::uint64_t>(addr), length};
     region.location = location;
     region.remote_accessible = remote_accessible;
-    region.writable = !isReadOnly(region.range);
     return region;
 }
 
-/// What can be said of a region before anybody is asked to take it.
-Status checkRegion(const EngineCore& core, const Region& region) {
+/// What can be said of a region before anybody is asked to take it. Finds out whether it may be written.
+Status checkRegion(const EngineCore& core, Region& region, MemoryRights& rights) {
     if (const Status known = checkLocation(region.location, core.numa_nodes); !known) return known;
-    return isDeviceLocation(region.location) ? Status::ok() : checkMapped(region.range);
+    if (isDeviceLocation(region.location)) return Status::ok();
+    if (const Status mapped = checkMapped(region.range); !mapped) return mapped;
+    const auto writable = rights.areAllWritable(region.range);
+    if (!writable) return writable.status();
+    region.writable = *writable;
+    return Status::ok();
 }
 
-Status registerOne(EngineCore& core, const Region& wanted, bool update_metadata) {
+Status registerOne(EngineCore& core, Region wanted, bool update_metadata) {
     if (const Status usable = core.usable(); !usable) return usable;
-    if (const Status sound = checkRegion(core, wanted); !sound) return sound;
+    MemoryRights rights;
+    if (const Status sound = checkRegion(core, wanted, rights); !sound) return sound;
     const std::shared_lock lock(core.transports_mutex);
     auto region = core.regions.reserve(wanted);
     if (!region) return region.status();
@@ -86,10 +91,11 @@ Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& 
     if (const Status usable = core.usable(); !usable) return usable;
     const std::shared_lock lock(core.transports_mutex);
     std::vector<Region> taken;
+    MemoryRights rights;
     Status failed;
     for (const BufferEntry& buffer : buffers) {
-        const Region wanted = regionOf(buffer.addr, buffer.length, location, remote_accessible);
-        const Status sound = checkRegion(core, wanted);
+        Region wanted = regionOf(buffer.addr, buffer.length, location, remote_accessible);
+        const Status sound = checkRegion(core, wanted, rights);
         auto region = sound ? core.regions.reserve(wanted) : Result<Region>(sound);
         failed = region ? registerEverywhere(core, *region) : region.status();
         if (!failed) {
@@ -155,7 +161,7 @@ Result<void*> TransferEngine::allocateLocalMemory(std::size_t size, const std::s
     void* const addr = (*memory)->data();
     Region region = regionOf(addr, size, location, remote_accessible);
     region.file = (*memory)->fd();
-    if (const Status registered = registerOne(core, region, true); !registered) return registered;
+    if (const Status registered = registerOne(core, std::move(region), true); !registered) return registered;
     const std::lock_guard lock(core.allocations_mutex);
     core.allocations.emplace(region.range.addr, std::move(*memory));
     return addr;

@@ -73,7 +73,7 @@ Result<RouteExplanation> TransferEngine::explainSegment(SegmentID segment) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     return core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
-        return ExplainSegment{segment, std::nullopt, std::move(reply)};
+        return ExplainSegment{segment, std::nullopt, {}, std::move(reply)};
     });
 }
 
@@ -82,6 +82,8 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
     if (const Status usable = core.usable(); !usable) return usable;
     SegmentID segment = kInvalidSegmentID;
     std::optional<std::uint64_t> carriers;
+    std::optional<TaskHistory> history;
+    std::uint32_t tracker = 0;
     {
         const auto batch = core.batches->find(id);
         if (!batch) return {Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated"};
@@ -89,11 +91,22 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
             return {Code::InvalidArgument, "batch " + std::to_string(id) + " has no task " + std::to_string(index)};
         const Task& task = batch->task(static_cast<std::uint32_t>(index));
         // The tracker's own field, until the task's end is published.
-        if (isTerminal(task.status(std::memory_order_acquire))) carriers = task.workers;
+        if (isTerminal(task.status(std::memory_order_acquire))) {
+            carriers = task.workers;
+            history = task.history ? *task.history : TaskHistory();
+        }
         segment = task.segment;
+        tracker = batch->tracker();
+    }
+    if (!history) {
+        const auto so_far = core.ask<Result<TaskHistory>>(core.trackers[tracker], [&](auto reply) {
+            return TellHistory{id, static_cast<std::uint32_t>(index), std::move(reply)};
+        });
+        if (!so_far) return so_far.status();
+        history = *so_far;
     }
     return core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
-        return ExplainSegment{segment, carriers, std::move(reply)};
+        return ExplainSegment{segment, carriers, std::move(*history), std::move(reply)};
     });
 }
 

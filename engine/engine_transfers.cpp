@@ -86,7 +86,9 @@ Status TransferEngine::submitTransfer(BatchID batch, const std::vector<TransferR
 Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& requests,
                               std::function<void(BatchID)> on_done) {
     EngineCore& core = *core_;
-    // Counted before the engine's life is looked at, so that freeEngine sees either no submit or its tasks.
+    // Counted before the engine's life is looked at, so that freeEngine sees either no submit or its tasks. And looked
+    // at before that, so that callers who go on submitting after the end do not keep it waiting.
+    if (const Status usable = core.usable(); !usable) return usable;
     const CountedIn counted(core.submitting);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
@@ -131,9 +133,9 @@ Result<TransferStatus> TransferEngine::getTransferStatus(BatchID id, std::size_t
     const auto batch = core.batches->find(id);
     if (!batch) return staleBatch(id);
     if (task >= batch->claimed())
-        return Status(Code::InvalidArgument, "batch " + std::to_string(id) + " has " +
-                                                 std::to_string(batch->claimed()) + " tasks; there is no task " +
-                                                 std::to_string(task));
+        return Status(Code::InvalidArgument,
+                      "batch " + std::to_string(id) + " has " + std::to_string(batch->claimed()) +
+                          (batch->claimed() == 1 ? " task" : " tasks") + "; there is no task " + std::to_string(task));
     TransferStatus status = batch->taskStatus(static_cast<std::uint32_t>(task));
     if (isTerminal(status.s)) return status;
     core.data_loops[batch->tracker()]->help();
@@ -180,6 +182,7 @@ Status TransferEngine::cancelTransfer(BatchID batch, std::size_t task) {
 Status TransferEngine::cancel(BatchID id, std::uint32_t task) {
     EngineCore& core = *core_;
     // As for submit: freeEngine waits until this is on its way.
+    if (const Status usable = core.usable(); !usable) return usable;
     const CountedIn counted(core.submitting);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);

@@ -154,8 +154,9 @@ class TransferEngine {
     Status probePeerAliveByID(SegmentID segment, std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
     /// Which transport carries what goes to a segment, by which Nics, and why not a better one. StaleHandle.
     Result<RouteExplanation> explainSegment(SegmentID segment);
-    /// The same of one task: its Nics are those that carried it so far. Good for tasks that have ended; of one that
-    /// runs it says what its segment's route is. StaleHandle (batch, or the segment is closed); InvalidArgument.
+    /// The same of one task: its transports and Nics are those that carried it, of one that runs its segment's. With
+    /// what did not go smoothly, in order: what came back from which Nic and why, how long until it was sent again,
+    /// what arrived by whom. StaleHandle (batch, or the segment is closed); InvalidArgument.
     Result<RouteExplanation> explain(BatchID batch, std::size_t task);
     /// location -> (preferred, available) devices of this machine.
     PriorityMatrix getLocalTopology() const;

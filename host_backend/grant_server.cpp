@@ -31,13 +31,12 @@ constexpr std::chrono::milliseconds kAcceptPause{100};
 /// spent. It is the one place where a data loop waits, and nothing of the engine's own is held up: the other Nics end
 /// as well.
 constexpr std::chrono::milliseconds kReleaseBound{500};
-/// Between two words in the log about connections that broke the rules: a peer can make as many as it likes.
-constexpr std::chrono::seconds kSayEvery{10};
 
 constexpr ByteRange kEverything{0, UINT64_MAX};
 
 /// To an initiator: look for another transport.
-Status leaves() { return {Code::TransportMissing, "its host transport is about to end"}; }
+/// Passing: it may stay after all, or another be installed in its place, and then nobody is told.
+Status leaves() { return {Code::ConnectionLost, "its host transport is about to end"}; }
 
 }  // namespace
 
@@ -83,8 +82,9 @@ bool GrantServer::acceptAll(TimePoint now) {
         }
         if (errno == EINTR || errno == ECONNABORTED) continue;
         if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-        shared_.log->warn("host: no new connections for {} ms: {}", kAcceptPause.count(),
-                          errnoStatus(Code::ResourceExhausted, "accept", errno).message());
+        const Status why = errnoStatus(Code::ResourceExhausted, "accept", errno);
+        if (const auto more = accept_word_.turn(now))
+            shared_.log->warn("host: new connections have to wait: {}{}", why.message(), *more);
         links_.change(listener_link_, listener_.get(), 0);
         accept_again_ = now + kAcceptPause;
         next_deadline_ = std::min(next_deadline_, accept_again_);
@@ -166,16 +166,10 @@ void GrantServer::condemn(Connection& connection, const std::string& why) {
 }
 
 void GrantServer::sayCondemned(const Connection& connection, const std::string& why) {
-    const TimePoint now = Clock::now();
-    if (now < say_again_) {
-        ++unsaid_;
+    if (const auto more = condemned_word_.turn(Clock::now()))
+        shared_.log->warn("host: connection of {} is ended: {}{}", connection.process->name(), why, *more);
+    else
         shared_.log->debug("host: connection of {} is ended: {}", connection.process->name(), why);
-        return;
-    }
-    const std::string more = unsaid_ == 0 ? "" : "; " + std::to_string(unsaid_) + " others since the last such word";
-    shared_.log->warn("host: connection of {} is ended: {}{}", connection.process->name(), why, more);
-    say_again_ = now + kSayEvery;
-    unsaid_ = 0;
 }
 
 void GrantServer::bury() {
@@ -199,7 +193,7 @@ bool GrantServer::serve(Connection& connection) {
         }
         if (connection.state == Connection::State::Condemned) continue;
         const auto frame = decode(received.packet.span());
-        if (!frame || received.descriptor)
+        if (!frame || received.hasDescriptor())
             condemn(connection, frame ? "it sent a descriptor" : frame.status().message());
         else
             onFrame(connection, *frame);

@@ -10,6 +10,7 @@
 
 #include "base/byte_range.h"
 #include "base/clock.h"
+#include "base/rare_word.h"
 #include "base/snapshot.h"
 #include "host_backend/host_shared.h"
 #include "host_backend/links.h"
@@ -111,8 +112,8 @@ class GrantServer {
     TimePoint accept_again_ = kForever;
     std::shared_ptr<const RegionMap> looked_at_;  ///< What all_mapped_ is about.
     bool all_mapped_ = false;
-    TimePoint say_again_{};     ///< Not before, of a connection that is condemned.
-    std::uint64_t unsaid_ = 0;  ///< Condemned since the last that was said.
+    RareWord condemned_word_;
+    RareWord accept_word_;
     std::mt19937_64 random_;
 };
 

@@ -32,6 +32,9 @@ HostNic::HostNic(NicInfo info, std::shared_ptr<const host::HostShared> shared, U
       shared_(std::move(shared)),
       regions_(shared_->regions.regions()),
       chunk_bytes_(std::max<std::uint64_t>(shared_->config.host_chunk_bytes, 1)) {
+    std::uint32_t seed = 0;
+    std::memcpy(&seed, shared_->incarnation.bytes.data(), sizeof seed);
+    news_.random.seed(seed);
     no_links_ = links_.open();
     if (!no_links_ || !listener) return;
     auto server = std::make_unique<host::GrantServer>(*shared_, links_, std::move(listener));
@@ -59,10 +62,18 @@ Result<PathId> HostNic::openPath(std::shared_ptr<const Peer> peer) {
                                                 desc.incarnation.toString() + " and serves no other process; this is " +
                                                 shared_->incarnation.toString()};
         if (!no_links_) return no_links_;
-        path.remote = std::make_unique<host::RemotePath>(*shared_, links_, info_.name, std::move(peer));
+        path.remote =
+            std::make_unique<host::RemotePath>(*shared_, links_, news_, info_.name, next_path_, std::move(peer));
     }
     paths_.emplace(next_path_, std::move(path));
     return next_path_++;
+}
+
+void HostNic::updatePeer(PathId path, std::shared_ptr<const Peer> peer) {
+    const auto found = paths_.find(path);
+    if (found == paths_.end() || !found->second.remote) return;
+    found->second.remote->update(std::move(peer));
+    findDeadline();
 }
 
 void HostNic::closePath(PathId path, const Status& cause) {
@@ -92,7 +103,7 @@ void HostNic::endAll(PathId id, const Status& cause, bool retryable) {
     const auto keeps = [&](const Job& job) { return job.path != id; };
     const auto ends = std::stable_partition(jobs_.begin() + (finishes ? 1 : 0), jobs_.end(), keeps);
     for (auto job = ends; job != jobs_.end(); ++job) {
-        ended_.push_back({job->request, cause, retryable, true});
+        ended_.push_back({job->request, cause, retryable, true, true});
         retire(*job);
     }
     jobs_.erase(ends, jobs_.end());
@@ -109,7 +120,7 @@ std::size_t HostNic::post(PathId path, std::span<const WorkRequest> requests) {
     const auto found = paths_.find(path);
     if (found == paths_.end()) {
         const Status cause(Code::StaleHandle, info_.name + ": path " + std::to_string(path) + " is closed");
-        for (const auto& request : requests) ended_.push_back({request, cause, false, true});
+        for (const auto& request : requests) ended_.push_back({request, cause, false, true, true});
         return requests.size();
     }
     Path& target = found->second;
@@ -179,9 +190,16 @@ bool HostNic::poll(TimePoint now, Sweep& sweep) {
         runTimers(now, sweep);
         moved = true;
     }
-    if (jobs_.empty() && runnable_.empty()) return moved;
-    runAll(now, sweep);
-    return true;
+    if (!jobs_.empty() || !runnable_.empty()) {
+        runAll(now, sweep);
+        moved = true;
+    }
+    if (!news_.changes.empty()) {
+        sweep.paths.insert(sweep.paths.end(), news_.changes.begin(), news_.changes.end());
+        news_.changes.clear();
+        moved = true;
+    }
+    return moved;
 }
 
 /// Everybody with work copies in turn; who is first alternates, since the first may use up the poll.
@@ -262,7 +280,7 @@ std::uint64_t HostNic::runLocal(std::uint64_t chunk, Sweep& sweep) {
                 const std::string who = path == paths_.end() ? std::string() : path->second.peer;
                 const Status refusal(fault.code,
                                      "segment '" + who + "' through " + info_.name + ": " + fault.toString());
-                sweep.failed.push_back({job.request, refusal, false, true});
+                sweep.failed.push_back({job.request, refusal, false, true, true});
                 retire(job);
                 jobs_.pop_front();
                 budget -= std::min(budget, kRequestCost);
@@ -302,7 +320,7 @@ void HostNic::cutPeersIn(const ByteRange& range) {
     ended_.push_back({job.request,
                       Status(Code::AddressNotRegistered, info_.name + ": " + remoteRange(job.request).toString() +
                                                              " was unregistered during the copy"),
-                      false, true});
+                      false, true, true});
     retire(job);
 }
 

@@ -37,11 +37,12 @@ class HostNic : public Nic {
 
     const NicInfo& info() const override { return info_; }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
+    void updatePeer(PathId path, std::shared_ptr<const Peer> peer) override;
     void closePath(PathId path, const Status& cause) override;
     void resetPath(PathId path, const Status& cause) override;
     std::size_t post(PathId path, std::span<const WorkRequest> requests) override;
     bool poll(TimePoint now, Sweep& sweep) override;
-    bool arm() override { return jobs_.empty() && runnable_.empty() && ended_.empty(); }
+    bool arm() override { return jobs_.empty() && runnable_.empty() && ended_.empty() && news_.changes.empty(); }
     int waitFd() const override { return links_.fd(); }
     TimePoint nextDeadline() const override { return next_deadline_; }
     bool servesPeerIn(const ByteRange& range) const override;
@@ -97,6 +98,7 @@ class HostNic : public Nic {
     host::Links links_;
     Status no_links_;  ///< Why other processes are out of reach.
     std::unique_ptr<host::GrantServer> server_;
+    host::PathNews news_;
     std::vector<host::RemotePath*> runnable_;
     std::size_t turn_ = 0;  ///< Who copies first; moves on each poll.
     TimePoint looked_at_{};

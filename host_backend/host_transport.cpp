@@ -48,7 +48,6 @@ std::vector<Transport::PlacedNic> HostTransport::takeNics() {
     for (unsigned loop = 0; loop < data_loops_; ++loop) {
         NicInfo info;
         info.same_address_space = true;
-        info.fails_clean = true;
         info.name = "host" + std::to_string(loop);
         info.transport = "host";
         info.slice_bytes = shared_->config.slice_bytes;

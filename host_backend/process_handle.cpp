@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/endpoint.h"
+#include "host_backend/socket.h"
 
 namespace troupe::host {
 
@@ -17,7 +18,7 @@ Result<ProcessHandle> ProcessHandle::ofPeer(int socket) {
     ucred peer{};
     socklen_t length = sizeof peer;
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
-        return errnoStatus(Code::TransportMissing, "SO_PEERCRED", errno);
+        return errnoStatus(codeOf(errno, Code::TransportMissing), "SO_PEERCRED", errno);
     if (peer.pid <= 0) return {Code::TransportMissing, "the process is in a pid namespace that this one cannot see"};
     ProcessHandle handle;
     handle.pid_ = peer.pid;
@@ -25,7 +26,7 @@ Result<ProcessHandle> ProcessHandle::ofPeer(int socket) {
     handle.pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
     if (!handle.pidfd_) {
         if (errno == ESRCH) return {Code::ConnectionLost, handle.name() + " has ended"};
-        return errnoStatus(Code::TransportMissing, "pidfd_open of " + handle.name(), errno);
+        return errnoStatus(codeOf(errno, Code::TransportMissing), "pidfd_open of " + handle.name(), errno);
     }
     return handle;
 }
@@ -82,7 +83,7 @@ Status checkAccess(const ProcessHandle& process, std::uint64_t word, const Incar
                 forbidden.message() + "; " +
                     (hint.empty() ? "forbidden by its user, its dumpable flag or a seccomp filter" : hint)};
     }
-    if (error != 0 && error != EFAULT) return errnoStatus(Code::TransportMissing, what, error);
+    if (error != 0 && error != EFAULT) return errnoStatus(codeOf(error, Code::TransportMissing), what, error);
     if (got != static_cast<ssize_t>(found.bytes.size()) || found != expected)
         return {Code::StaleIncarnation, process.name() + " does not hold incarnation " + expected.toString()};
     // A seccomp filter may allow the one and not the other; with nothing to write, only a filter refuses.

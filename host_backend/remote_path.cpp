@@ -12,10 +12,6 @@ namespace {
 
 /// Between two tries at a listener whose queue is full.
 constexpr std::chrono::milliseconds kBusyPause{2};
-/// While it is shunned: how long work rests before it is given back, and how long that goes on. The directory needs a
-/// few milliseconds to find the other transport.
-constexpr std::chrono::milliseconds kShunPause{10};
-constexpr std::chrono::milliseconds kShunFor{1000};
 constexpr int kFramesPerPass = 64;
 /// A copy that begins later than this after the last look at the socket hears the peer first. A poll takes less, so it
 /// is a process that was stopped, or lost its processor, that comes here; what the owner said meanwhile must count.
@@ -33,10 +29,13 @@ constexpr std::uint64_t kRequestCost = 256;
 
 }  // namespace
 
-RemotePath::RemotePath(const HostShared& shared, Links& links, std::string nic, std::shared_ptr<const Peer> peer)
+RemotePath::RemotePath(const HostShared& shared, Links& links, PathNews& news, std::string nic, PathId id,
+                       std::shared_ptr<const Peer> peer)
     : shared_(shared),
       links_(links),
+      news_(news),
       nic_(std::move(nic)),
+      id_(id),
       peer_(std::move(peer)),
       link_(Link::Kind::Path, this),
       process_link_(Link::Kind::PathProcess, this) {}
@@ -61,15 +60,7 @@ void RemotePath::dial(TimePoint now, std::vector<Failure>& failures) {
 
 void RemotePath::onTimer(TimePoint now, std::vector<Failure>& failures) {
     if (now < deadline_) return;
-    if (state_ == State::Shunned) {
-        // As for the sake of another task: it costs no retry, and by then another transport may have been found.
-        drop(Status(Code::PathReset, shunned_.message()), true, failures);
-        deadline_ = now + kShunPause;
-        if (now < shunned_until_) return;
-        state_ = State::Down;
-        deadline_ = kForever;
-        return;
-    }
+    if (state_ == State::Down) return dial(now, failures);
     if (now >= greet_until_) return broken(Status(Code::ConnectionRefused, "it did not answer in time"), failures);
     dial(now, failures);
 }
@@ -81,7 +72,14 @@ void RemotePath::greeted(std::vector<Failure>& failures) {
     greeting_.reset();
     state_ = State::Up;
     deadline_ = kForever;
-    if (const auto added = links_.add(process_link_, process_->fd(), EPOLLIN); !added) broken(added, failures);
+    if (const auto added = links_.add(process_link_, process_->fd(), EPOLLIN); !added) return broken(added, failures);
+    if (std::exchange(lost_, false)) news_.changes.push_back({id_, true});
+}
+
+void RemotePath::update(std::shared_ptr<const Peer> peer) {
+    peer_ = std::move(peer);
+    if (state_ != State::Down || !lost_) return;
+    deadline_ = peer_->desc->host_socket.empty() ? kForever : Clock::now();
 }
 
 bool RemotePath::onEvent(std::vector<Failure>& failures) {
@@ -110,6 +108,8 @@ bool RemotePath::onEvent(std::vector<Failure>& failures) {
         const auto frame = decode(received.packet.span());
         if (!frame)
             broken(frame.status(), failures);
+        else if (received.lost_descriptor)
+            lostDescriptor(failures);
         else
             onFrame(*frame, std::move(received.descriptor), failures);
     }
@@ -160,36 +160,47 @@ void RemotePath::hangUp() {
     deadline_ = kForever;
 }
 
-/// The peer cannot be reached, or is lost: all work fails, and the next starts anew.
+void RemotePath::lose(TimePoint try_again) {
+    lost_ = true;
+    // Said each time: somebody may have begun to use it since.
+    news_.changes.push_back({id_, false});
+    deadline_ = try_again;
+}
+
+/// The peer cannot be reached, or is lost: all work fails. It is dialed again for the next, or after a pause.
 void RemotePath::broken(const Status& cause, std::vector<Failure>& failures, bool retryable) {
     // To the tracker these say "have a look at the peer"; of the others Timeout would mean the task's own deadline.
     const bool keeps = cause.code() == Code::ConnectionLost || cause.code() == Code::StaleIncarnation ||
                        cause.code() == Code::ProtocolError;
     const Status status = keeps ? cause : Status(Code::ConnectionRefused, cause.message());
     hangUp();
+    lose(back_off_.broke(Clock::now(), news_.random));
     drop(status.withContext(nic_ + " to '" + peer_->name + "'"), retryable, failures);
 }
 
-/// The peer is there, but not to be reached in this way (any more). Only another transport helps, and the first failure
-/// has the directory look for one; what comes here until it is found is held for a moment and given back at no cost.
+/// The owner takes what it granted for given, so only another connection gets the descriptor. The peer did no wrong.
+void RemotePath::lostDescriptor(std::vector<Failure>& failures) {
+    const Status why(Code::ResourceExhausted, "this process cannot take the descriptor of the memory that " +
+                                                  process_->name() +
+                                                  " grants: it has none left (raise RLIMIT_NOFILE, ulimit -n), or may "
+                                                  "not receive any");
+    hangUp();
+    lose(back_off_.broke(Clock::now(), news_.random));
+    drop(why.withContext(nic_ + " to '" + peer_->name + "'"), true, failures);
+}
+
+/// The peer is there, but not to be reached in this way (any more). Trying again would not help: another transport
+/// does, and the failures have the directory look whether this one is on the route still.
 void RemotePath::impossible(const Status& cause, std::vector<Failure>& failures) {
-    const std::size_t before = failures.size();
     broken(Status(Code::ConnectionLost, cause.message()), failures);
-    // One says it. The others cost no retry: a task has few, and may have many requests here.
-    for (std::size_t i = before + 1; i < failures.size(); ++i)
-        failures[i].cause = Status(Code::PathReset, failures[i].cause.message());
-    const TimePoint now = Clock::now();
-    shunned_ = cause;
-    state_ = State::Shunned;
-    deadline_ = now + kShunPause;
-    shunned_until_ = now + kShunFor;
+    deadline_ = kForever;
 }
 
 void RemotePath::drop(const Status& cause, bool retryable, std::vector<Failure>& failures) {
     for (auto* jobs : {&jobs_, &waiting_}) {
         for (const Job& job : *jobs) {
             retire(job.request);
-            failures.push_back({job.request, cause, retryable, true});
+            failures.push_back({job.request, cause, retryable, true, true});
         }
         jobs->clear();
     }
@@ -203,6 +214,8 @@ void RemotePath::onFrame(const Frame& frame, UniqueFd descriptor, std::vector<Fa
     const auto* revoke = std::get_if<Revoke>(&frame);
     if (descriptor || (refused == nullptr && revoke == nullptr))
         return broken(Status(Code::ProtocolError, process_->name() + " sent a frame that has no place here"), failures);
+    if (refused != nullptr && refused->code == Code::ConnectionLost)
+        return broken(Status(refused->code, process_->name() + " refused: " + refused->text), failures);
     if (refused != nullptr && refused->code == Code::TransportMissing)
         return impossible(Status(refused->code, process_->name() + " refused: " + refused->text), failures);
     if (refused != nullptr) return onRefused(*refused, failures);
@@ -234,7 +247,7 @@ void RemotePath::onRefused(const GrantRefused& refused, std::vector<Failure>& fa
     if (job == waiting_.end()) return;  // It was dropped meanwhile.
     retire(job->request);
     const std::string who = "segment '" + peer_->name + "' through " + nic_;
-    failures.push_back({job->request, Status(refused.code, who + ": " + refused.text), false, true});
+    failures.push_back({job->request, Status(refused.code, who + ": " + refused.text), false, true, true});
     waiting_.erase(job);
 }
 
@@ -293,7 +306,7 @@ void RemotePath::retire(const WorkRequest& request) {
 }
 
 Failure RemotePath::failure(const WorkRequest& request, const Status& cause, bool retryable) const {
-    return {request, cause.withContext(nic_ + " to '" + peer_->name + "'"), retryable, true};
+    return {request, cause.withContext(nic_ + " to '" + peer_->name + "'"), retryable, true, true};
 }
 
 std::uint64_t RemotePath::run(std::uint64_t budget, TimePoint now, Copier& copier, Sweep& sweep) {

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <random>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/back_off.h"
 #include "base/clock.h"
 #include "host_backend/copy.h"
 #include "host_backend/grant_cache.h"
@@ -19,12 +21,19 @@
 
 namespace troupe::host {
 
+/// What the paths of one HostNic have to say, and what they share for it.
+struct PathNews {
+    std::vector<PathChange> changes;  ///< For the next poll to tell.
+    std::minstd_rand random;          ///< Jitter only.
+};
+
 /// The way of one HostNic to another process of this host: a connection to ask for grants, and the work that is done
 /// under them. All copying happens inside `run`, on the owner's turn; between two calls nothing is being copied, so
 /// what ends early is quiesced, and a Revoke that is acknowledged between two calls is kept by the next.
 class RemotePath {
   public:
-    RemotePath(const HostShared& shared, Links& links, std::string nic, std::shared_ptr<const Peer> peer);
+    RemotePath(const HostShared& shared, Links& links, PathNews& news, std::string nic, PathId id,
+               std::shared_ptr<const Peer> peer);
     ~RemotePath();
 
     /// Takes one request; the caller has checked the window.
@@ -44,6 +53,9 @@ class RemotePath {
     void onTimer(TimePoint now, std::vector<Failure>& failures);
     TimePoint deadline() const { return deadline_; }
 
+    /// The peer was described anew: what was not possible may be.
+    void update(std::shared_ptr<const Peer> peer);
+
     /// Another process's end was noticed.
     void onProcessEnded(std::vector<Failure>& failures);
 
@@ -61,7 +73,6 @@ class RemotePath {
         Dialing,
         Greeting,
         Up,
-        Shunned,  ///< It is not possible. For a while work is given back until another transport takes it.
     };
     struct Job {
         WorkRequest request;
@@ -84,7 +95,9 @@ class RemotePath {
     void flush();
     void hangUp();
     void broken(const Status& cause, std::vector<Failure>& failures, bool retryable = true);
+    void lostDescriptor(std::vector<Failure>& failures);
     void impossible(const Status& cause, std::vector<Failure>& failures);
+    void lose(TimePoint try_again);
 
     std::uint64_t runMapped(const GrantCache::Entry& grant, std::uint64_t budget, Copier& copier, Sweep& sweep);
     std::uint64_t runVm(std::uint64_t budget, Sweep& sweep);
@@ -101,8 +114,10 @@ class RemotePath {
 
     const HostShared& shared_;
     Links& links_;
+    PathNews& news_;
     const std::string nic_;
-    const std::shared_ptr<const Peer> peer_;
+    const PathId id_;
+    std::shared_ptr<const Peer> peer_;
     Link link_;
     Link process_link_;
 
@@ -115,8 +130,8 @@ class RemotePath {
     TimePoint heard_at_{};         ///< When the socket was looked at last, or a moment later.
     std::uint64_t unwatched_ = 0;  ///< Mapped bytes copied since the clock was looked at, and what requests cost.
     Status vm_;                    ///< Ok, or why process_vm is not to be used here.
-    Status shunned_;               ///< Why it is not possible.
-    TimePoint shunned_until_{};
+    bool lost_ = false;            ///< It was said that it cannot be used; then it is dialed without work, too.
+    BackOff back_off_;
     std::deque<Packet> unsent_;
 
     GrantCache grants_;

@@ -39,13 +39,15 @@ Result<Address> addressOf(const std::string& name) {
 Result<UniqueFd> makeSocket() {
     UniqueFd made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (made) return made;
-    const Code code = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS
-                          ? Code::ResourceExhausted
-                          : Code::Unsupported;
-    return errnoStatus(code, "unix socket", errno);
+    return errnoStatus(codeOf(errno, Code::Unsupported), "unix socket", errno);
 }
 
 }  // namespace
+
+Code codeOf(int error, Code otherwise) {
+    const bool shortage = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+    return shortage ? Code::ResourceExhausted : otherwise;
+}
 
 Result<UniqueFd> listenAt(const std::string& name, int backlog) {
     auto address = addressOf(name);
@@ -102,6 +104,7 @@ Io sendPacket(int socket, const Packet& packet, int descriptor) {
 Io receivePacket(int socket, Received& received) {
     received.packet.length = 0;
     received.descriptor.reset();
+    received.lost_descriptor = false;
     iovec part{received.packet.bytes.data(), received.packet.bytes.size()};
     msghdr message{};
     message.msg_iov = &part;
@@ -130,7 +133,10 @@ Io receivePacket(int socket, Received& received) {
     }
     // A packet of no bytes is no frame either, so the end of the connection needs no telling apart from it.
     if (got == 0) return Io::Closed;
-    const bool whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && descriptors <= 1;
+    // Cut short although there was room for more than one: the kernel had no number to give it.
+    received.lost_descriptor = (message.msg_flags & MSG_CTRUNC) != 0 && descriptors == 0;
+    const bool cut = (message.msg_flags & MSG_CTRUNC) != 0 && !received.lost_descriptor;
+    const bool whole = (message.msg_flags & MSG_TRUNC) == 0 && !cut && descriptors <= 1;
     received.packet.length = whole ? static_cast<std::size_t>(got) : 0;
     return Io::Done;
 }

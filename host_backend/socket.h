@@ -8,6 +8,9 @@
 
 namespace troupe::host {
 
+/// ResourceExhausted when `error` says that descriptors or memory are short, which passes; else `otherwise`.
+Code codeOf(int error, Code otherwise);
+
 /// How a try on a non-blocking socket went.
 enum class Io {
     Done,
@@ -35,6 +38,8 @@ Io sendPacket(int socket, const Packet& packet, int descriptor = -1);
 struct Received {
     Packet packet;
     UniqueFd descriptor;
+    bool lost_descriptor = false;  ///< One came that this process could not take: it has none left.
+    bool hasDescriptor() const { return descriptor || lost_descriptor; }
 };
 Io receivePacket(int socket, Received& received);
 

@@ -15,6 +15,7 @@
 #include "base/incarnation.h"
 #include "base/status.h"
 #include "messages/peer_event.h"
+#include "messages/task_history.h"
 #include "messages/transfer_types.h"
 #include "metadata/segment_desc.h"
 #include "transports/transport.h"
@@ -57,6 +58,7 @@ struct ExplainSegment {
     /// The workers that carried a task, as in Task::workers: the answer names their Nics. None: it is about the
     /// segment.
     std::optional<std::uint64_t> carriers;
+    TaskHistory history;  ///< Of that task, to be put into words.
     std::function<void(Result<RouteExplanation>)> reply;
 };
 

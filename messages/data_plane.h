@@ -12,6 +12,7 @@
 #include "base/byte_range.h"
 #include "base/incarnation.h"
 #include "base/status.h"
+#include "messages/task_history.h"
 #include "messages/transfer_types.h"
 #include "transports/nic.h"
 
@@ -43,7 +44,8 @@ struct Flight {
     std::uint64_t remote = 0;
     std::uint64_t length = 0;
     Opcode opcode = Opcode::Read;
-    bool whole = false;  ///< Must be one work request: source and destination overlap.
+    bool whole = false;     ///< Must be one work request: source and destination overlap.
+    bool unfenced = false;  ///< Bytes of an earlier attempt by this worker may still be on their way to the peer.
 };
 
 /// Tracker -> worker: flights for one peer. The worker cuts them into work requests of the Nic's slice size.
@@ -65,7 +67,8 @@ struct SliceReport {
         Status cause;
         bool retryable = false;
         bool quiesced = true;
-        bool fenced = false;  ///< As Failure::fenced.
+        bool fenced = false;         ///< As in Failure.
+        std::uint64_t incident = 0;  ///< As in Failure.
     };
     /// A flight that is over: nothing of it is with the Nic any more.
     struct Settled {
@@ -76,16 +79,24 @@ struct SliceReport {
         std::uint64_t length = 0;  ///< Of the flight: what it took of the path's window.
         std::uint64_t bytes = 0;   ///< That arrived; less than `length` when parts failed.
     };
+    /// The worker's path to a peer was lost, or is there again.
+    struct Path {
+        std::uint32_t peer = 0;
+        bool usable = true;
+    };
     std::uint32_t worker = 0;
     std::vector<Failed> failed;
     std::vector<Settled> settled;
+    std::vector<Path> paths;  ///< In the order in which it happened, and to be handled before `failed`.
 };
 
 /// Directory -> workers, then trackers: `peer` may be used (or has a new incarnation) through these workers.
 struct UsePeer {
     std::shared_ptr<const Peer> peer;
     SegmentID segment = kInvalidSegmentID;
-    std::vector<std::uint32_t> workers;  ///< Indices into the worker list, nearest first is the tracker's choice.
+    /// Indices into the worker list: those of the preferred transport first, then those of the next. Which of one
+    /// transport is the tracker's choice.
+    std::vector<std::uint32_t> workers;
 };
 
 /// Directory -> trackers, then workers: everything to this peer ends with `cause`.
@@ -157,6 +168,13 @@ struct EndTasks {
     Status cause;
 };
 
+/// Caller -> tracker: what became of a task that may be running.
+struct TellHistory {
+    BatchID batch = kInvalidBatchID;
+    std::uint32_t task = 0;
+    std::function<void(Result<TaskHistory>)> reply;  ///< StaleHandle: the batch was freed.
+};
+
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubmitTasks)
@@ -173,3 +191,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::OpenToPeers)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AwaitFlights)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::EndAll)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::EndTasks)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::TellHistory)

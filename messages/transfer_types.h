@@ -64,11 +64,31 @@ struct RouteExplanation {
         std::string transport;
         Status why;
     };
+    struct Way {
+        std::string transport;
+        std::vector<std::string> nics;
+    };
+    /// A part of a task's way that did not go as it should, and what followed.
+    struct Attempt {
+        std::string transport;
+        std::string nic;
+        std::uint64_t bytes = 0;
+        Status cause;  ///< Why these bytes came back; Ok: they arrived.
+        /// Of bytes that came back: until something of the task was sent again. Of bytes that arrived after others had
+        /// come back: from then until the first of them.
+        Duration pause{};
+    };
     std::string transport;          ///< What carries it; empty: nothing does.
     std::vector<std::string> nics;  ///< Of a segment: those that may carry it. Of a task: those that did, or do.
     std::vector<Refusal> refused;   ///< The transports that would have been preferred, best first.
+    /// Of a segment: what carries it while those above are lost, best first. Of a task: what carried other parts of it.
+    std::vector<Way> then;
+    /// Of a task that did not go smoothly: what happened, in order. The first 32; how many more there were is in
+    /// `attempts_left_out`.
+    std::vector<Attempt> attempts;
+    std::uint64_t attempts_left_out = 0;
 
-    /// "host by host0; not null: ...", for people.
+    /// "rdma by mlx5_0, then tcp by tcp0; not host: ...", for people. A task's attempts follow, each on a line.
     std::string toString() const;
 };
 

@@ -39,6 +39,8 @@ enum class ReadEnd : std::uint8_t {
 ///   bool onHeader(const std::byte* header, Payload& next)   false ends the connection
 ///   void onBytes(const std::byte* data, std::size_t size)   payload bytes as they come, in order
 ///   void onPayload()                                        a payload of more than 0 bytes is complete
+///   bool onFault()                                          the rest of a payload cannot be put where it belongs: true
+///                                                           to have it dropped, false to end the connection
 ///   std::size_t headerRoom() const                          how many frames it can take now, at most
 template <std::size_t HeaderBytes>
 class FrameReader {
@@ -75,6 +77,10 @@ class FrameReader {
             if (count == 0) return ReadEnd::Budget;
             const ssize_t got = receive(fd, pieces, count);
             if (got == 0) return ReadEnd::Closed;
+            if (got < 0 && errno == EFAULT && direct != 0 && handler.onFault()) {
+                payload_.to = nullptr;
+                continue;
+            }
             if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? ReadEnd::Drained : ReadEnd::Failed;
             moved = true;
             const auto received = static_cast<std::size_t>(got);

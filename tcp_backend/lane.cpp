@@ -12,11 +12,6 @@ namespace troupe::tcp {
 
 namespace {
 
-/// The first loss costs nothing, then 10 ms, doubled up to 1 s; one strike is forgotten for every 2 s of peace.
-constexpr std::chrono::milliseconds kFirstBackOff{10};
-constexpr unsigned kMostStrikes = 8;
-constexpr std::chrono::seconds kForgive{2};
-
 /// How long what is unfenced waits for a target that does not answer: a process that stands still may do so for ever,
 /// and a task's end must not. Several round trips between continents.
 constexpr std::chrono::seconds kFenceBound{1};
@@ -116,18 +111,7 @@ void Lane::readReply(TimePoint now, std::vector<Failure>& failed) {
 
 void Lane::lose(TimePoint now, const Status& cause, bool retryable, std::vector<Failure>& failed,
                 std::uint64_t culprit) {
-    const auto peace = now - last_loss_;
-    if (strikes_ != 0 && peace > Duration::zero())
-        strikes_ -= static_cast<unsigned>(std::min<std::int64_t>(strikes_, peace / kForgive));
-    strikes_ = std::min(strikes_ + 1, kMostStrikes);
-    last_loss_ = now;
-    retry_at_ = now;
-    if (strikes_ > 1) {
-        const Duration whole = std::min<Duration>(kFirstBackOff * (1 << (strikes_ - 2)), std::chrono::seconds(1));
-        // Half of it fixed, half at random, so that peers that broke together do not return together.
-        std::uniform_int_distribution<std::int64_t> jitter(whole.count() / 2, whole.count());
-        retry_at_ = now + Duration(jitter(shared_.random));
-    }
+    retry_at_ = back_off_.broke(now, shared_.random);
     shared_.log->debug("{}: {}: {}", shared_.name, where(), cause.toString());
     shared_.events.closeAbruptly(*this);
     state_ = State::Idle;

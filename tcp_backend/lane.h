@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/back_off.h"
 #include "base/endpoint.h"
 #include "tcp_backend/frame_reader.h"
 #include "tcp_backend/ring.h"
@@ -110,6 +111,7 @@ class Lane : public Link {
     void readReply(TimePoint now, std::vector<Failure>& failed);
     Status greet();
     void fill(Gather& gather);
+    std::uint64_t firstFaulty() const;
     void countSent(std::size_t bytes);
     std::string where() const;
     /// Removes the oldest request from every count.
@@ -130,8 +132,7 @@ class Lane : public Link {
     bool blocked_ = false;
     TimePoint deadline_ = kForever;  ///< Of Connecting and Greeting.
     TimePoint retry_at_{};           ///< Idle: no attempt before.
-    TimePoint last_loss_{};
-    unsigned strikes_ = 0;  ///< Losses lately; decays.
+    BackOff back_off_;
 
     Ring<Outstanding> ring_;         ///< first: the oldest not answered; its numbers are the request ids.
     std::uint64_t sent_ = 0;         ///< First request that is not sent whole.

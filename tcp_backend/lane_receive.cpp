@@ -53,6 +53,8 @@ class Lane::Receiver {
         }
     }
 
+    bool onFault() { return false; }
+
     std::size_t headerRoom() const { return SIZE_MAX; }
 
   private:

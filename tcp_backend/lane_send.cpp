@@ -4,6 +4,7 @@
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/lane.h"
 #include "tcp_backend/prefetch.h"
+#include "tcp_backend/readable.h"
 
 namespace troupe::tcp {
 
@@ -20,9 +21,8 @@ bool Lane::send(TimePoint now, std::vector<Failure>& failed) {
                 break;
             }
             if (errno == EFAULT) {
-                // Everything before the fault was taken by earlier calls, so the first unsent request has it.
                 lose(now, errnoStatus(Code::InvalidArgument, "cannot read the local buffer", errno), true, failed,
-                     sent_);
+                     firstFaulty());
                 return true;
             }
             lose(now, errnoStatus(Code::ConnectionLost, "send", errno), true, failed);
@@ -37,6 +37,19 @@ bool Lane::send(TimePoint now, std::vector<Failure>& failed) {
         budget -= std::min(budget, bytes);
     }
     return moved;
+}
+
+/// Which request it is that a send met a fault in. The kernel takes small ones together, or none of them.
+std::uint64_t Lane::firstFaulty() const {
+    std::uint64_t seen = 0;
+    for (std::uint64_t id = sent_; id != ring_.end() && seen < kSendBytes; ++id) {
+        const WorkRequest& request = ring_[id].request;
+        seen += kRequestBytes;
+        if (request.opcode != Opcode::Write) continue;
+        seen += request.length;
+        if (firstUnreadable({reinterpret_cast<std::uint64_t>(request.local), request.length})) return id;
+    }
+    return sent_;
 }
 
 void Lane::fill(Gather& gather) {

@@ -7,6 +7,7 @@
 
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/prefetch.h"
+#include "tcp_backend/readable.h"
 
 namespace troupe::tcp {
 
@@ -23,8 +24,11 @@ class ServerConnection::Receiver {
         if (request.op == Op::Read) {
             if (fault)
                 my_.refuse(request.id, fault);
+            else if (const auto bad = my_.knownUnreadable(range))
+                my_.refuse(request.id, {Code::AccessDenied, *bad, Denial::Untouchable});
             else
-                my_.responses_.push() = {ResponseKind::ReadData, request.crc, false, false, 0, request.id, range};
+                my_.responses_.push() = {
+                    ResponseKind::ReadData, request.crc, false, Denial::LocalOnly, 0, request.id, range};
             return true;
         }
         // Checked once: whoever unregisters the range waits until `touches` denies it.
@@ -39,12 +43,18 @@ class ServerConnection::Receiver {
         if (my_.incoming_.crc) my_.incoming_.actual_crc = crc32c(my_.incoming_.actual_crc, data, size);
     }
 
+    /// Its memory was protected after it was registered. That is no fault of the requests behind this one.
+    bool onFault() {
+        my_.incoming_.fault = {Code::AccessDenied, 0, Denial::Untouchable};
+        return true;
+    }
+
     void onPayload() {
         const Incoming& write = my_.incoming_;
         if (write.fault)
             my_.refuse(write.id, write.fault);
         else if (write.crc && write.actual_crc != write.expected_crc)
-            my_.refuse(write.id, {Code::ChecksumMismatch, false, write.range.addr});
+            my_.refuse(write.id, {Code::ChecksumMismatch, write.range.addr});
         else
             my_.acknowledge(write.id);
     }
@@ -143,16 +153,53 @@ void ServerConnection::acknowledge(std::uint64_t id) {
             return;
         }
     }
-    responses_.push() = {ResponseKind::WriteAck, false, true, false, 1, id, {}};
+    responses_.push() = {ResponseKind::WriteAck, false, true, Denial::LocalOnly, 1, id, {}};
 }
 
-void ServerConnection::refuse(std::uint64_t id, const RangeFault& fault) {
+void ServerConnection::refuse(std::uint64_t id, const RangeFault& fault) { responses_.push() = refusal(id, fault); }
+
+/// A send met memory that cannot be read. Makes errors of the answers that were to carry it. False when there is none,
+/// or when a part of one is sent: then only the end of the connection tells the peer, and it is known when it is asked
+/// for again.
+bool ServerConnection::refuseUnreadable() {
+    bool refused = false;
+    std::uint64_t seen = 0;
+    std::uint64_t begun = sent_offset_;
+    // As far as fill() goes.
+    for (auto i = responses_.first(); i != responses_.end() && seen < kSendBytes; ++i, begun = 0) {
+        Response& response = responses_[i];
+        seen += frameBytes(response) - begun;
+        if (response.kind != ResponseKind::ReadData) continue;
+        const std::uint64_t sent = begun > kResponseBytes ? begun - kResponseBytes : 0;
+        const auto bad = firstUnreadable({response.range.addr + sent, response.range.length - sent});
+        if (!bad) continue;
+        if (begun != 0) {
+            if (shared_.unreadable.size() >= kMostUnreadable) shared_.unreadable.erase(shared_.unreadable.begin());
+            shared_.unreadable.push_back(*bad);
+            return false;
+        }
+        response = refusal(response.id, {Code::AccessDenied, *bad, Denial::Untouchable});
+        refused = true;
+    }
+    return refused;
+}
+
+std::optional<std::uint64_t> ServerConnection::knownUnreadable(const ByteRange& range) {
+    if (shared_.unreadable.empty()) return std::nullopt;
+    std::erase_if(shared_.unreadable, [](std::uint64_t addr) { return !firstUnreadable({addr, 1}); });
+    std::optional<std::uint64_t> first;
+    for (const std::uint64_t addr : shared_.unreadable)
+        if (ByteRange{addr, 1}.overlaps(range) && (!first || addr < *first)) first = addr;
+    return first;
+}
+
+ServerConnection::Response ServerConnection::refusal(std::uint64_t id, const RangeFault& fault) {
     const auto code = static_cast<std::uint32_t>(fault.code);
-    responses_.push() = {ResponseKind::Error, false, true, fault.read_only, code, id, {fault.addr, 0}};
+    return {ResponseKind::Error, false, true, fault.denial, code, id, {fault.addr, 0}};
 }
 
-RangeFault ServerConnection::faultOf(const Response& refusal) {
-    return {static_cast<Code>(refusal.value), refusal.read_only, refusal.range.addr};
+RangeFault ServerConnection::faultOf(const Response& response) {
+    return {static_cast<Code>(response.value), response.range.addr, response.denial};
 }
 
 bool ServerConnection::flush() {
@@ -164,6 +211,7 @@ bool ServerConnection::flush() {
         const ssize_t sent = gather.send(fd.get());
         if (sent < 0) {
             if (errno == EAGAIN || errno == EWOULDBLOCK) return moved;
+            if (errno == EFAULT && refuseUnreadable()) continue;
             close("the connection broke, or memory that is registered cannot be read");
             return true;
         }

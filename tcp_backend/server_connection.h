@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "tcp_backend/frame_reader.h"
 #include "tcp_backend/ring.h"
@@ -58,9 +59,9 @@ class ServerConnection : public Link {
     struct Response {
         ResponseKind kind = ResponseKind::WriteAck;
         bool crc = false;
-        bool has_value = false;   ///< ReadData: the checksum in `value` is computed.
-        bool read_only = false;   ///< Error: as in RangeFault.
-        std::uint32_t value = 0;  ///< As in ResponseHeader.
+        bool has_value = false;             ///< ReadData: the checksum in `value` is computed.
+        Denial denial = Denial::LocalOnly;  ///< Error: as in RangeFault.
+        std::uint32_t value = 0;            ///< As in ResponseHeader.
         std::uint64_t id = 0;
         ByteRange range;  ///< ReadData: what was asked for. Error: of which only the first address at fault.
     };
@@ -82,7 +83,10 @@ class ServerConnection : public Link {
     std::uint64_t frameBytes(const Response& response) const;
     void acknowledge(std::uint64_t id);
     void refuse(std::uint64_t id, const RangeFault& fault);
-    static RangeFault faultOf(const Response& refusal);
+    bool refuseUnreadable();
+    std::optional<std::uint64_t> knownUnreadable(const ByteRange& range);
+    static Response refusal(std::uint64_t id, const RangeFault& fault);
+    static RangeFault faultOf(const Response& response);
 
     /// As many READ headers as one buffer holds. The queue has room for a power of two of 32-byte entries, and one
     /// payload under way may add its answer to a full one: 512 KiB at worst.

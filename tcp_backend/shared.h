@@ -22,6 +22,9 @@ inline constexpr std::size_t kNicPassBytes = 2u << 20;
 /// Bytes one sendmsg is given at most.
 inline constexpr std::size_t kSendBytes = 1u << 20;
 
+/// Of registered addresses that cannot be read, so many are kept in mind.
+inline constexpr std::size_t kMostUnreadable = 16;
+
 /// What the connections of one Nic share. All of it belongs to the Nic's owner.
 struct Shared {
     Shared(const Config& configuration, const RegistrationTable& table, const Incarnation& self, Logger sink)
@@ -35,10 +38,11 @@ struct Shared {
     EventSet events;
     RangeGuard guard;
     Gather gather;
-    std::vector<std::byte> scratch;  ///< Receives; the spike's size, not tuned yet.
-    std::size_t pass_bytes = 0;      ///< Moved in this pass.
-    std::uint64_t attempts = 0;      ///< Connections started, for Hello::attempt.
-    std::minstd_rand random;         ///< Jitter only.
+    std::vector<std::byte> scratch;         ///< Receives; the spike's size, not tuned yet.
+    std::size_t pass_bytes = 0;             ///< Moved in this pass.
+    std::vector<std::uint64_t> unreadable;  ///< Addresses that ended a connection; at most kMostUnreadable.
+    std::uint64_t attempts = 0;             ///< Connections started, for Hello::attempt.
+    std::minstd_rand random;                ///< Jitter only.
 };
 
 }  // namespace troupe::tcp

@@ -4,6 +4,7 @@
 #include <linux/memfd.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,6 +30,17 @@ Status refused(int error, const std::string& what, std::uint64_t bytes, bool hug
             ? "reserve huge pages (sysctl vm.nr_hugepages=" + std::to_string(bytes / kHugePage) + ") or do without them"
             : "ask for less memory";
     return {status.code(), status.message() + "; " + remedy};
+}
+
+/// A memory file is a file to this limit, too, and to pass it ends the process (SIGXFSZ).
+Status checkFileLimit(std::uint64_t bytes) {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur)
+        return Status::ok();
+    return {Code::ResourceExhausted,
+            "memory of " + std::to_string(bytes) + " bytes passes the limit on files, " +
+                std::to_string(limit.rlim_cur) +
+                " bytes (RLIMIT_FSIZE); raise it (ulimit -f unlimited) or ask for less memory"};
 }
 
 /// Best effort: where the node has no room, or there is no such node, the pages come from elsewhere.
@@ -107,6 +119,7 @@ Result<std::unique_ptr<MemoryFile>> MemoryFile::create(std::uint64_t bytes, bool
     // huge pool are.
     if (!huge_pages)
         if (Status there = checkMemoryLeft(whole, memoryLeft()); !there) return there;
+    if (Status allowed = checkFileLimit(whole); !allowed) return allowed;
     std::unique_ptr<MemoryFile> made(new MemoryFile());
     made->file_ = UniqueFd(::memfd_create("troupe", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge_pages ? kHugeFlags : 0u)));
     if (!made->file_) {

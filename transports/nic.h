@@ -48,19 +48,30 @@ struct Failure {
     bool retryable = false;  ///< The path broke (lost, refused, timed out), the request itself was not refused.
     bool quiesced = true;    ///< Nothing will touch `request.local` any more because of this request.
     /// A write has left nothing on its way to the peer, so that it may be tried again over any path. Else only this Nic
-    /// may try again, whose new connection ends what the old one left. Implied by NicInfo::fails_clean.
+    /// may try again, whose new connection ends what the old one left.
     bool fenced = false;
+    /// Not 0: failures of this Nic with the same number have one cause, and cost a task one retry together.
+    std::uint64_t incident = 0;
+};
+
+/// Whether a path can carry anything now: it was lost, or is there again. Said at each loss and each return. A Nic that
+/// says a path is lost tries to get it back by itself, with a pause that grows; nobody needs to risk work on it.
+struct PathChange {
+    std::uint32_t path = 0;
+    bool usable = true;
 };
 
 /// What one poll gathered. The owner clears and reuses it.
 struct Sweep {
     std::vector<Completion> completed;
     std::vector<Failure> failed;
+    std::vector<PathChange> paths;
 
-    bool empty() const { return completed.empty() && failed.empty(); }
+    bool empty() const { return completed.empty() && failed.empty() && paths.empty(); }
     void clear() {
         completed.clear();
         failed.clear();
+        paths.clear();
     }
     /// Adds one finished request, merged with the previous entry when the cookie is the same.
     void complete(std::uint64_t cookie, std::uint64_t bytes) {
@@ -85,8 +96,6 @@ struct NicInfo {
     std::uint64_t window_bytes = 8u << 20;  ///< Bytes in flight per path that keep it busy.
     std::uint32_t window_requests = 1024;   ///< Work requests in flight per path, at most.
     bool same_address_space = false;        ///< To the own segment it copies in this process; see `slice_bytes`.
-    /// All its failures are `fenced`.
-    bool fails_clean = false;
 };
 
 /// A Nic's name for its way to one peer. Valid from openPath until closePath.

@@ -21,13 +21,13 @@ const Region* RegionMap::find(std::uint64_t addr) const {
 }
 
 RangeFault RegionMap::faultOf(ByteRange range, bool remote, bool write) const {
-    if (range.wraps()) return {Code::InvalidArgument, false, range.addr};
+    if (range.wraps()) return {Code::InvalidArgument, range.addr};
     std::uint64_t addr = range.addr;
     while (addr != range.end()) {
         const Region* region = find(addr);
-        if (!region) return {Code::AddressNotRegistered, false, addr};
-        if (remote && !region->remote_accessible) return {Code::AccessDenied, false, addr};
-        if (write && !region->writable) return {Code::AccessDenied, true, addr};
+        if (!region) return {Code::AddressNotRegistered, addr};
+        if (remote && !region->remote_accessible) return {Code::AccessDenied, addr, Denial::LocalOnly};
+        if (write && !region->writable) return {Code::AccessDenied, addr, Denial::ReadOnly};
         addr = std::min(region->range.end(), range.end());
     }
     return {};

@@ -32,15 +32,16 @@ namespace troupe::verbs {
 /// Public calls: any thread. Everything else runs on the thread.
 class Connector {
   public:
-    /// A way to reach the peer: one of its devices.
+    /// A way to reach the peer: one of its devices, through one of ours.
     struct Candidate {
         SocketAddress address;  ///< With the port.
         std::string device;     ///< Its name in the descriptor.
+        std::size_t own = 0;    ///< Index of the own device, in the order given to start().
     };
     /// What a Nic wants.
     struct Order {
-        std::size_t device = 0;             ///< Index of the own device, in the order given to start().
-        Greeting greeting;                  ///< `attempt` is filled in here.
+        std::size_t device = 0;             ///< Of the Nic: whose mailbox hears of it.
+        Greeting greeting;                  ///< `attempt` is the pair's number, unless it is a fence.
         std::vector<Candidate> candidates;  ///< Tried in this order, > 0 of them.
         std::string peer;                   ///< For messages: "segment 'b'".
     };
@@ -56,7 +57,9 @@ class Connector {
     /// Where events of the pairs of a device go; null: nowhere, and all of its pairs are destroyed when this returns.
     void attach(std::size_t device, std::shared_ptr<Mailbox> mailbox);
 
-    /// Begins to make a pair; Up or Failed follows. Returns its number, never used again.
+    /// Begins to make a pair; Up or Failed follows. Returns its number, never used again and growing. With
+    /// `greeting.fence` no pair is made: the target is told to end the lane's connections up to `greeting.attempt`, of
+    /// which the own end must be quiesced; Fenced follows.
     std::uint32_t connect(Order order);
     /// Puts a pair into the error state, so that everything posted on it is flushed. Broken follows unless it was sent.
     void breakPair(std::uint32_t pair, const Status& cause);
@@ -108,22 +111,28 @@ class Connector {
     void tryCandidate(Pair& pair);
     void giveUpCandidate(Pair& pair, const Status& why, bool retryable = true);
     void dropConnection(Pair& pair);
+    Own& via(const Pair& pair) { return own_[pair.order.candidates[pair.candidate].own]; }
+    const Own& via(const Pair& pair) const { return own_[pair.order.candidates[pair.candidate].own]; }
     void onResolved(Pair& pair);
     void onRoute(Pair& pair);
     void onResponse(Pair& pair, const CmEvent& event);
     void onRejected(Pair& pair, const CmEvent& event);
+    void onFenced(Pair& pair);
     void breakNow(Pair& pair, const Status& cause);
     void destroyNow(std::uint32_t number);
     std::string describe(const Pair& pair) const;
     Pair* findPair(CmId id);
     void tell(const Pair& pair, PairEvent event);
     void retire(CmId id, std::size_t device);
-    void buryRetired(TimePoint now);
+    void buryRetired();
+    bool isActive(const Own& own) const;
+    bool maySpeak(Own& own);
 
     // connector_target.cpp
     void onRequest(const CmEvent& event);
     Status serve(const CmEvent& event, const Greeting& greeting, std::size_t device);
     void reject(CmId id, Code code, const std::string& why);
+    void endPredecessors(const Greeting& greeting, const char* why);
     void endServed(CmId id, const char* why);
     void makeRoom();
 
@@ -151,7 +160,6 @@ class Connector {
     };
     std::vector<Retired> retired_;  ///< Ids that are of no use any more, to be destroyed when it may be said aloud.
     std::uint64_t served_order_ = 0;
-    std::uint64_t attempts_ = 0;
     std::atomic<std::size_t> served_count_{0};
     std::atomic<std::uint32_t> next_pair_{1};
 

@@ -18,17 +18,18 @@ constexpr int kResolveMs = 2000;
 std::string Connector::describe(const Pair& pair) const {
     const Candidate& candidate = pair.order.candidates[pair.candidate];
     return pair.order.peer + " device " + candidate.device + " at " + candidate.address.toString() + " through " +
-           own_[pair.order.device].device->describe();
+           via(pair).device->describe();
 }
 
 void Connector::tryCandidate(Pair& pair) {
-    const Own& own = own_[pair.order.device];
+    const Own& own = via(pair);
     const Candidate& candidate = pair.order.candidates[pair.candidate];
     const auto share = std::max<Duration>(
         config_.connect_timeout / static_cast<std::int64_t>(pair.order.candidates.size()), kLeastPatience);
     pair.step = Step::Resolving;
     pair.deadline = Clock::now() + share;
-    if (own.port_down) return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
+    if (own.port_down || !isActive(own))
+        return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
     pair.id = api_->cmCreate(channel_);
     if (pair.id == 0) return giveUpCandidate(pair, errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno));
     pair_of_id_[pair.id] = pair.number;
@@ -49,7 +50,7 @@ void Connector::giveUpCandidate(Pair& pair, const Status& why, bool retryable) {
         return tryCandidate(pair);
     }
     PairEvent event;
-    event.kind = PairEvent::Kind::Failed;
+    event.kind = pair.order.greeting.fence ? PairEvent::Kind::Fenced : PairEvent::Kind::Failed;
     // Of several ways the first is the likeliest one; a refusal for good says more than any.
     event.status = retryable ? pair.first_failure : cause;
     event.retryable = retryable;
@@ -58,7 +59,7 @@ void Connector::giveUpCandidate(Pair& pair, const Status& why, bool retryable) {
 }
 
 void Connector::dropConnection(Pair& pair) {
-    const Device& device = *own_[pair.order.device].device;
+    const Device& device = *via(pair).device;
     if (pair.qp != nullptr) {
         if (const int error = api_->destroyQp(pair.qp); error != 0)
             log_->error("rdma: {}",
@@ -67,14 +68,14 @@ void Connector::dropConnection(Pair& pair) {
     }
     if (pair.id != 0) {
         pair_of_id_.erase(pair.id);
-        retire(pair.id, pair.order.device);
+        retire(pair.id, pair.order.candidates[pair.candidate].own);
         pair.id = 0;
     }
 }
 
 void Connector::onResolved(Pair& pair) {
     if (pair.step != Step::Resolving) return;
-    const Device& device = *own_[pair.order.device].device;
+    const Device& device = *via(pair).device;
     const std::string leaves_by = api_->cmDevice(pair.id);
     if (leaves_by != device.device_name || api_->cmPort(pair.id) != device.port)
         return giveUpCandidate(pair,
@@ -86,15 +87,17 @@ void Connector::onResolved(Pair& pair) {
 
 void Connector::onRoute(Pair& pair) {
     if (pair.step != Step::Routing) return;
-    const Device& device = *own_[pair.order.device].device;
+    const Device& device = *via(pair).device;
     pair.qp = createQp(device, true, pair.made);
     if (pair.qp == nullptr)
         return giveUpCandidate(
             pair, errnoStatus(Code::ResourceExhausted,
                               "create a queue pair (the device takes " + std::to_string(device.attributes.max_qp) + ")",
                               errno));
-    if (const Status status = modify(pair.id, pair.qp, IBV_QPS_INIT, device, true, 4096); !status)
-        return giveUpCandidate(pair, status);
+    // A fence needs no more of its pair than a number that nobody else has.
+    if (!pair.order.greeting.fence)
+        if (const Status status = modify(pair.id, pair.qp, IBV_QPS_INIT, device, true, 4096); !status)
+            return giveUpCandidate(pair, status);
     const auto greeting = encode(pair.order.greeting);
     CmParameters parameters;
     parameters.private_data = greeting;
@@ -110,7 +113,8 @@ void Connector::onRoute(Pair& pair) {
 
 void Connector::onResponse(Pair& pair, const CmEvent& event) {
     if (pair.step != Step::Connecting) return;
-    const Device& device = *own_[pair.order.device].device;
+    if (pair.order.greeting.fence) return giveUpCandidate(pair, {Code::ProtocolError, "a fence was accepted"});
+    const Device& device = *via(pair).device;
     const auto answer = decodeAnswer(event.private_data);
     if (!answer) return giveUpCandidate(pair, answer.status());
     if (answer->code != Code::Ok || answer->target != pair.order.greeting.target)
@@ -149,6 +153,8 @@ void Connector::onRejected(Pair& pair, const CmEvent& event) {
         return giveUpCandidate(
             pair, {Code::ConnectionRefused, "the connection was rejected, reason " + std::to_string(event.status) +
                                                 (event.status == 8 ? " (nobody listens there)" : "")});
+    if (pair.order.greeting.fence && answer->code == Code::Ok && answer->target == pair.order.greeting.target)
+        return onFenced(pair);
     const bool other = answer->code == Code::StaleIncarnation;
     giveUpCandidate(pair,
                     {answer->code == Code::Ok ? Code::ProtocolError : answer->code,
@@ -158,11 +164,20 @@ void Connector::onRejected(Pair& pair, const CmEvent& event) {
                     !other);
 }
 
+void Connector::onFenced(Pair& pair) {
+    log_->debug("rdma: fenced: {}", describe(pair));
+    dropConnection(pair);
+    PairEvent event;
+    event.kind = PairEvent::Kind::Fenced;
+    tell(pair, std::move(event));
+    pairs_.erase(pair.number);
+}
+
 void Connector::breakNow(Pair& pair, const Status& cause) {
     // Before it is up there is nothing posted; its candidate fails by itself or by its deadline.
     if (pair.step != Step::Up) return;
     pair.step = Step::Broken;
-    const Device& device = *own_[pair.order.device].device;
+    const Device& device = *via(pair).device;
     // The Nic is told first, so that it has the cause before it sees anything flushed, and in any case: what is not
     // flushed ends when the pair is destroyed.
     PairEvent event;
@@ -170,7 +185,7 @@ void Connector::breakNow(Pair& pair, const Status& cause) {
     event.status = cause.withContext(describe(pair));
     tell(pair, std::move(event));
     if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
-    if (Clock::now() >= own_[pair.order.device].quiet_until) static_cast<void>(api_->cmDisconnect(pair.id));
+    if (maySpeak(via(pair))) static_cast<void>(api_->cmDisconnect(pair.id));
 }
 
 void Connector::destroyNow(std::uint32_t number) {

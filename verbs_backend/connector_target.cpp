@@ -19,18 +19,27 @@ void Connector::onRequest(const CmEvent& event) {
         return reject(event.id, Code::TransportMissing, "device '" + name + "' is not one that this engine uses");
     if (greeting->target != incarnation_)
         return reject(event.id, Code::StaleIncarnation, "it is meant for " + greeting->target.toString());
-    std::vector<CmId> predecessors;
-    for (const auto& [id, served] : served_) {
-        if (!served.greeting.sameLane(*greeting)) continue;
-        if (served.greeting.attempt > greeting->attempt)
-            return reject(event.id, Code::StaleHandle, "the lane has a later connection already");
-        predecessors.push_back(id);
+    // Before the answer, so that nothing the old pair still has on the way is applied once the answer is there.
+    if (greeting->fence) {
+        endPredecessors(*greeting, "the initiator fenced it off");
+        return reject(event.id, Code::Ok, "it is a fence");
     }
-    // Before the answer, so that nothing the old pair still has on the way is applied once the new one has work.
-    for (const CmId id : predecessors) endServed(id, "the initiator opened its successor");
+    for (const auto& [id, served] : served_)
+        if (served.greeting.sameLane(*greeting) && served.greeting.attempt > greeting->attempt)
+            return reject(event.id, Code::StaleHandle, "the lane has a later connection already");
+    endPredecessors(*greeting, "the initiator opened its successor");
     makeRoom();
     const Status status = serve(event, *greeting, static_cast<std::size_t>(own - own_.begin()));
     if (!status) reject(event.id, status.code(), status.message());
+}
+
+/// Ends the lane's connections up to the greeting's attempt.
+void Connector::endPredecessors(const Greeting& greeting, const char* why) {
+    std::vector<CmId> predecessors;
+    for (const auto& [id, served] : served_)
+        if (served.greeting.sameLane(greeting) && served.greeting.attempt <= greeting.attempt)
+            predecessors.push_back(id);
+    for (const CmId id : predecessors) endServed(id, why);
 }
 
 Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::size_t index) {

@@ -8,6 +8,7 @@ namespace troupe::verbs {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x4d445254;  // "TRDM"
+constexpr std::uint16_t kFlagFence = 1;
 
 template <class Number>
 void put(std::byte*& at, Number value) {
@@ -54,7 +55,7 @@ std::array<std::byte, kGreetingBytes> encode(const Greeting& greeting) {
     std::byte* at = bytes.data();
     put(at, kMagic);
     put(at, kHandshakeVersion);
-    put(at, std::uint16_t{0});
+    put(at, static_cast<std::uint16_t>(greeting.fence ? kFlagFence : 0));
     put(at, greeting.initiator);
     put(at, greeting.target);
     put(at, greeting.nic);
@@ -79,8 +80,10 @@ std::array<std::byte, kAnswerBytes> encode(const Answer& answer) {
 Result<Greeting> decodeGreeting(std::span<const std::byte> bytes) {
     const std::byte* at = nullptr;
     if (Status status = start(bytes, kGreetingBytes, at); !status) return status;
-    if (take<std::uint16_t>(at) != 0) return bad("flags that this version does not know");
+    const auto flags = take<std::uint16_t>(at);
+    if ((flags & ~kFlagFence) != 0) return bad("flags that this version does not know");
     Greeting greeting;
+    greeting.fence = (flags & kFlagFence) != 0;
     greeting.initiator = takeIncarnation(at);
     greeting.target = takeIncarnation(at);
     greeting.nic = take<std::uint32_t>(at);

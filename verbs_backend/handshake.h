@@ -18,17 +18,20 @@ inline constexpr std::uint16_t kHandshakeVersion = 1;
 /// What the initiator says in the private data of its connection request: all that rdma_cm leaves of it, 56 bytes
 /// (rdma_connect(3), RDMA_PS_TCP). Little-endian:
 ///
-///     u32 magic "TRDM"  u16 version (1)  u16 zero  16 initiator's incarnation  16 target's incarnation
+///     u32 magic "TRDM"  u16 version (1)  u16 flags (1: fence)  16 initiator's incarnation  16 target's incarnation
 ///     u32 Nic  u32 lane  u64 attempt
 ///
 /// (initiator, Nic, lane) names a lane. A request with a higher attempt ends its predecessor at the target before it is
-/// answered, so that nothing the old one still has on the way is applied after its successor's work.
+/// answered, so that nothing the old one still has on the way is applied after its successor's work. A *fence* asks for
+/// that alone: the lane's connections up to this attempt are ended, and the answer is a reject with code 0. It may come
+/// through any device, so that work lost with one can go on over another.
 struct Greeting {
     Incarnation initiator;
     Incarnation target;
     std::uint32_t nic = 0;
     std::uint32_t lane = 0;
     std::uint64_t attempt = 0;
+    bool fence = false;
 
     bool sameLane(const Greeting& other) const {
         return initiator == other.initiator && nic == other.nic && lane == other.lane;
@@ -37,7 +40,8 @@ struct Greeting {
 inline constexpr std::size_t kGreetingBytes = 56;
 
 /// The answer, in the private data of an accept or a reject. Accepted means: the target's queue pair is ready to
-/// receive, work may be sent. Little-endian, 64 bytes:
+/// receive, work may be sent. Rejected with code 0 answers a fence: nothing of the lane up to that attempt touches
+/// memory any more. Little-endian, 64 bytes:
 ///
 ///     u32 magic "TRDM"  u16 version (1)  u16 code (0: welcome)  16 who answers  u32 path MTU  u32 zero
 ///     32 name of the device that answers, padded with zeros

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/back_off.h"
 #include "base/clock.h"
 #include "verbs_backend/connector.h"
 #include "verbs_backend/remote_keys.h"
@@ -17,8 +18,26 @@ namespace troupe::verbs {
 struct PathState {
     RemoteKeys keys;
     std::vector<Connector::Candidate> candidates;
+    std::uint32_t id = 0;        ///< The PathId.
     std::uint64_t bytes = 0;     ///< In flight, all lanes.
     std::uint32_t requests = 0;  ///< In flight, all lanes.
+    std::uint32_t lanes_up = 0;
+    bool usable = true;  ///< False from the loss of the last lane, or a first attempt that failed, until one is up.
+};
+
+struct Lane;
+
+/// WRITEs that were lost with a lane's pair. The own device is done with them, but packets may still be on their way to
+/// the peer's. They are given back when the peer has ended its end (asked through another device, or by the lane's next
+/// connection) or no packet lives any more, so that any path may take them.
+struct Fence {
+    std::uint32_t pair = 0;  ///< The Connector's number of what asks the peer; 0: nothing does.
+    Lane* lane = nullptr;    ///< Of a path that is open.
+    std::vector<WorkRequest> writes;
+    Status cause;
+    bool retryable = true;
+    std::uint64_t incident = 0;
+    TimePoint deadline = kForever;
 };
 
 /// One queue pair's worth of a path: the requests that wait for it, those posted on it, and where it is in its life.
@@ -52,12 +71,13 @@ struct Lane {
     std::deque<WorkRequest> waiting;  ///< Not posted.
     std::uint64_t backlog = 0;        ///< Bytes waiting or posted.
 
+    std::uint64_t incident = 0;     ///< Of the last loss; see Failure.
     Status cause;                   ///< Draining, Ending: why; the first one that was known.
+    bool lost = true;               ///< Draining, Ending: the way broke; not a reset, nor a request that was refused.
     bool retryable = true;          ///< Draining, Ending: what becomes of the requests but for the culprit.
     TimePoint deadline = kForever;  ///< Of Draining and Ending.
     TimePoint retry_at{};           ///< Idle: no attempt before.
-    TimePoint last_loss{};
-    unsigned strikes = 0;    ///< Losses lately; decays.
+    BackOff back_off;
     bool is_listed = false;  ///< On the Nic's list of lanes with something to send.
 };
 

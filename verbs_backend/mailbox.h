@@ -20,6 +20,7 @@ struct PairEvent {
         Failed,     ///< It could not be made; there is nothing left of it.
         Broken,     ///< It is in the error state: what is posted on it is being flushed.
         Destroyed,  ///< It is gone; nothing of it touches memory any more if `status` is Ok.
+        Fenced,     ///< Of a fence: over, with success if `status` is Ok.
         PortDown,   ///< Of the Nic's own port, not of a pair.
         PortUp,
     };

@@ -43,7 +43,7 @@ Status RemoteKeys::refusal(std::uint64_t addr, const BufferDesc* buffer) const {
     const std::string who = "segment '" + peer_->name + "' through RDMA: ";
     if (buffer != nullptr && buffer->remote_accessible)
         return {Code::AddressNotRegistered, who + hexAddress(addr) + " has no RDMA key"};
-    const RangeFault fault{buffer == nullptr ? Code::AddressNotRegistered : Code::AccessDenied, false, addr};
+    const RangeFault fault{buffer == nullptr ? Code::AddressNotRegistered : Code::AccessDenied, addr};
     const std::string as_of = buffer != nullptr ? ""
                                                 : " as of version " + std::to_string(peer_->desc->version) +
                                                       " of its descriptor (syncSegmentCache fetches a newer one)";
@@ -65,7 +65,7 @@ Result<RemoteKeys::Found> RemoteKeys::find(std::uint64_t addr, std::size_t devic
 }
 
 Status RemoteKeys::covers(const ByteRange& range) const {
-    if (range.wraps()) return {Code::InvalidArgument, RangeFault{Code::InvalidArgument, false, range.addr}.toString()};
+    if (range.wraps()) return {Code::InvalidArgument, RangeFault{Code::InvalidArgument, range.addr}.toString()};
     std::uint64_t at = range.addr;
     while (at < range.end()) {
         const BufferDesc* buffer = bufferAt(at);

@@ -74,7 +74,7 @@ Result<PathId> VerbsNic::openPath(std::shared_ptr<const Peer> peer) {
     const SegmentDesc& desc = *peer->desc;
     if (desc.incarnation.isNull())
         return {Code::TransportMissing, "segment '" + peer->name + "' names no incarnation: not a Troupe engine"};
-    auto candidates = candidatesOf(desc);
+    auto candidates = candidatesOf(desc, index_);
     if (candidates.empty())
         return {Code::TransportMissing,
                 "segment '" + peer->name + "' has no RDMA device that " + info_.name + " could connect to"};
@@ -96,6 +96,7 @@ Result<PathId> VerbsNic::openPath(std::shared_ptr<const Peer> peer) {
     auto path = std::make_unique<Path>();
     path->state = std::make_shared<PathState>(PathState{RemoteKeys(std::move(peer)), std::move(candidates)});
     path->id = static_cast<PathId>((slot_uses_[slot]++ & 0xffff) << 16 | slot);
+    path->state->id = path->id;
     path->block = block;
     const std::uint32_t lanes = std::max(config_.rdma_lanes, 1u);
     for (std::uint32_t i = 0; i < lanes; ++i) {
@@ -108,9 +109,10 @@ Result<PathId> VerbsNic::openPath(std::shared_ptr<const Peer> peer) {
     return id;
 }
 
-/// The peer's device of the same name first, then one in our subnet, then the others in the order that the peer names
-/// them.
-std::vector<Connector::Candidate> VerbsNic::candidatesOf(const SegmentDesc& desc) const {
+/// Ways to the peer through the own device `own`: its device of the same name first, then one in our subnet, then the
+/// others in the order that the peer names them.
+std::vector<Connector::Candidate> VerbsNic::candidatesOf(const SegmentDesc& desc, std::size_t own) const {
+    const Device& mine = *shared_.memory->devices()[own];
     struct Ranked {
         int rank;
         Connector::Candidate candidate;
@@ -120,12 +122,12 @@ std::vector<Connector::Candidate> VerbsNic::candidatesOf(const SegmentDesc& desc
         ibv_gid gid{};
         if (inet_pton(AF_INET6, device.gid.c_str(), gid.raw) != 1 || desc.rdma_port == 0) continue;
         const auto address = SocketAddress::fromNumeric(addressOfGid(gid).host(), desc.rdma_port);
-        if (!address || address->family() != device_->address.family()) continue;
+        if (!address || address->family() != mine.address.family()) continue;
         // Without the prefix length of the interface, the longest common prefix is the best guess at a shared rail.
         int common = 0;
-        while (common < 128 && ((gid.raw[common / 8] ^ device_->gid.gid.raw[common / 8]) >> (7 - common % 8) & 1) == 0)
+        while (common < 128 && ((gid.raw[common / 8] ^ mine.gid.gid.raw[common / 8]) >> (7 - common % 8) & 1) == 0)
             ++common;
-        ranked.push_back({(device.name == info_.name ? 1000 : 0) + common, {*address, device.name}});
+        ranked.push_back({(device.name == mine.name ? 1000 : 0) + common, {*address, device.name, own}});
     }
     std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.rank > b.rank; });
     std::vector<Connector::Candidate> candidates;
@@ -144,15 +146,18 @@ void VerbsNic::updatePeer(PathId id, std::shared_ptr<const Peer> peer) {
     const SegmentDesc& before = *path->state->keys.peer().desc;
     // Keys are found by the device's place in the descriptor; when that changes, pairs connect anew and look again.
     const bool same_devices = before.devices == peer->desc->devices && before.rdma_port == peer->desc->rdma_port;
-    path->state->candidates = candidatesOf(*peer->desc);
+    path->state->candidates = candidatesOf(*peer->desc, index_);
     path->state->keys = RemoteKeys(std::move(peer));
     if (!same_devices) resetPath(id, {Code::ConnectionLost, "the peer's RDMA devices changed"});
+    if (path->state->usable) return;
+    for (const auto& lane : path->lanes) enlist(*lane);
 }
 
 void VerbsNic::closePath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     const TimePoint now = Clock::now();
+    abandonFences(*path->state, cause, false);
     for (auto& lane : path->lanes) {
         lane->orphan = true;
         failWaiting(*lane, cause, false);
@@ -172,10 +177,15 @@ void VerbsNic::resetPath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     const TimePoint now = Clock::now();
+    // A deadline does not wait for the peer.
+    abandonFences(*path->state, cause, true);
     for (const auto& lane : path->lanes) {
+        lane->incident = ++incidents_;
         failWaiting(*lane, cause, true);
         // A pair with nothing on it has nothing to end.
-        if (lane->step == Lane::Step::Up && !lane->queue.idle()) beginDrain(*lane, cause, true, now, true);
+        if (lane->step == Lane::Step::Up && lane->queue.idle()) continue;
+        lane->lost = false;
+        if (lane->step == Lane::Step::Up) beginDrain(*lane, cause, true, now, true);
     }
 }
 
@@ -224,13 +234,13 @@ std::size_t VerbsNic::post(PathId id, std::span<const WorkRequest> requests) {
 }
 
 bool VerbsNic::arm() {
-    if (!failures_.empty() || !early_.empty() || !ready_.empty()) return false;
+    if (!failures_.empty() || !changes_.empty() || !early_.empty() || !ready_.empty()) return false;
     // What was announced before is about to be looked at.
     static_cast<void>(device_->api().drainChannel(device_->channel()));
     if (device_->api().requestNotify(device_->cq()) != 0) return false;
     armed_ = true;
     // A completion that came before the queue was armed raises no event.
-    return !pollCompletions(Clock::now(), early_) && failures_.empty() && ready_.empty();
+    return !pollCompletions(Clock::now(), early_) && failures_.empty() && changes_.empty() && ready_.empty();
 }
 
 std::string VerbsNic::describe(const Lane& lane) const {

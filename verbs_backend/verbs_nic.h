@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <span>
@@ -66,7 +67,7 @@ class VerbsNic final : public Nic {
     Status openDescriptors();
 
     Path* find(PathId id);
-    std::vector<Connector::Candidate> candidatesOf(const SegmentDesc& desc) const;
+    std::vector<Connector::Candidate> candidatesOf(const SegmentDesc& desc, std::size_t own) const;
     static Lane& leastBusy(Path& path);
     void enlist(Lane& lane);
     void watchTimer(TimePoint when) { next_deadline_ = std::min(next_deadline_, when); }
@@ -81,12 +82,20 @@ class VerbsNic final : public Nic {
     void ended(Lane& lane, const Status& proof);
     void abandon(Lane& lane);
     void strike(Lane& lane, TimePoint now);
+    void suspend(PathState& path);
+    void resume(PathState& path);
     void failWaiting(Lane& lane, const Status& cause, bool retryable);
     void failPosted(Lane& lane, bool quiesced);
     void finish(Lane& lane, const WorkRequest& request);
-    void fail(Lane& lane, const WorkRequest& request, const Status& cause, bool retryable, bool quiesced);
+    void fail(Lane& lane, Failure failure);
     void forget(Lane& lane);
     void runTimers(TimePoint now);
+
+    // verbs_nic_fence.cpp: writes that were lost
+    bool fence(Lane& lane, std::vector<WorkRequest>& writes);
+    std::uint32_t askToFence(const Lane& lane);
+    void endFences(const std::function<bool(const Fence&)>& which, bool fenced);
+    void abandonFences(const PathState& path, const Status& cause, bool retryable);
 
     // verbs_nic_post.cpp: from requests to work requests
     bool takeMail(TimePoint now);
@@ -120,10 +129,14 @@ class VerbsNic final : public Nic {
     Lane* last_lane_ = nullptr;
     std::vector<Lane*> ready_;  ///< With something to send or to connect for.
     std::vector<Failure> failures_;
-    Sweep early_;  ///< Completions that arm() found.
+    std::vector<PathChange> changes_;
+    std::vector<Fence> fences_;
+    std::uint64_t incidents_ = 0;  ///< Losses so far.
+    Sweep early_;                  ///< Completions that arm() found.
 
     bool port_down_ = false;
     Status port_cause_;
+    std::uint64_t port_incident_ = 0;
     bool armed_ = false;
     std::uint32_t queue_room_ = 0;  ///< Completions that the queue can still take.
     bool starved_ = false;          ///< A lane waits for that room.

@@ -8,16 +8,18 @@ namespace troupe::verbs {
 
 namespace {
 
-/// The first loss costs nothing, then 10 ms, doubled up to 1 s; one strike is forgotten for every 2 s of peace.
-constexpr std::chrono::milliseconds kFirstBackOff{10};
-constexpr unsigned kMostStrikes = 8;
-constexpr std::chrono::seconds kForgive{2};
 /// The Connector's thread may be busy with other pairs; after this a pair that is to be destroyed counts as stuck.
 constexpr std::chrono::seconds kEndPatience{2};
 
 }  // namespace
 
 void VerbsNic::order(Lane& lane, TimePoint now) {
+    if (lane.path->candidates.empty()) {
+        // The peer uninstalled it; its next descriptor may name a device again.
+        if (lane.path->usable || !lane.waiting.empty()) suspend(*lane.path);
+        return failWaiting(lane, {Code::TransportMissing, describe(lane) + ": the peer has no RDMA device any more"},
+                           true);
+    }
     if (now < lane.retry_at) return watchTimer(lane.retry_at);
     Connector::Order wanted;
     wanted.device = index_;
@@ -36,18 +38,31 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
     if (event.kind == PairEvent::Kind::PortDown || event.kind == PairEvent::Kind::PortUp) {
         port_down_ = event.kind == PairEvent::Kind::PortDown;
         port_cause_ = event.status;
+        if (port_down_) port_incident_ = ++incidents_;
         for (const auto& path : paths_) {
             if (!path) continue;
             for (const auto& lane : path->lanes) {
-                // Those that are up follow one by one, as broken.
-                if (port_down_ && lane->step != Lane::Step::Up) failWaiting(*lane, port_cause_, true);
-                if (port_down_) continue;
+                if (port_down_) {
+                    suspend(*path->state);
+                    lane->incident = port_incident_;
+                    // Those that are up follow one by one, as broken.
+                    if (lane->step != Lane::Step::Up)
+                        failWaiting(*lane, port_cause_.withContext(describe(*lane)), true);
+                    continue;
+                }
                 // What was held against the path was the port's fault. It is connected before there is work.
-                lane->strikes = 0;
+                lane->back_off.forget();
                 lane->retry_at = now;
                 enlist(*lane);
             }
         }
+        return;
+    }
+    if (event.kind == PairEvent::Kind::Fenced) {
+        if (event.status) return endFences([&](const Fence& each) { return each.pair == event.pair; }, true);
+        log_->debug("{}: not fenced: {}", info_.name, event.status.toString());
+        for (Fence& each : fences_)
+            if (each.pair == event.pair) each.pair = 0;
         return;
     }
     Lane* lane = laneOf(event.pair);
@@ -57,6 +72,7 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
         case PairEvent::Kind::Failed:
             log_->debug("{}: {}", info_.name, event.status.toString());
             strike(*lane, now);
+            suspend(*lane->path);
             failWaiting(*lane, event.status, event.retryable);
             return ended(*lane, {});
         case PairEvent::Kind::Broken:
@@ -93,6 +109,11 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.queue = SendQueue(event.depth);
     lane.cause = {};
     lane.retryable = true;
+    lane.lost = true;
+    ++lane.path->lanes_up;
+    resume(*lane.path);
+    // The peer has ended the lane's earlier connections before it answered this one.
+    endFences([&](const Fence& each) { return each.lane == &lane; }, true);
     if (!lane.waiting.empty()) enlist(lane);
 }
 
@@ -100,6 +121,8 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
 void VerbsNic::beginDrain(Lane& lane, const Status& cause, bool retryable, TimePoint now, bool tell_connector) {
     if (lane.step != Lane::Step::Up) return;
     lane.step = Lane::Step::Draining;
+    // What its owner reset connects anew at once; whatever else ended it may last.
+    if (--lane.path->lanes_up == 0 && !lane.orphan && lane.lost) suspend(*lane.path);
     lane.cause = cause;
     lane.retryable = retryable;
     if (tell_connector) shared_.connector->breakPair(lane.pair, cause);
@@ -127,40 +150,51 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     lane.step = Lane::Step::Idle;
     lane.deadline = kForever;
     if (lane.orphan) return forget(lane);
-    if (!lane.waiting.empty()) enlist(lane);
+    // A path that was lost is looked after before anybody sends work there.
+    if (!lane.waiting.empty() || !lane.path->usable) enlist(lane);
 }
 
 void VerbsNic::strike(Lane& lane, TimePoint now) {
-    const auto peace = now - lane.last_loss;
-    if (lane.strikes != 0 && peace > Duration::zero())
-        lane.strikes -= static_cast<unsigned>(std::min<std::int64_t>(lane.strikes, peace / kForgive));
-    lane.strikes = std::min(lane.strikes + 1, kMostStrikes);
-    lane.last_loss = now;
-    lane.retry_at = now;
-    if (lane.strikes <= 1) return;
-    const Duration whole = std::min<Duration>(kFirstBackOff * (1 << (lane.strikes - 2)), std::chrono::seconds(1));
-    // Half of it fixed, half at random, so that peers that broke together do not return together.
-    std::uniform_int_distribution<std::int64_t> jitter(whole.count() / 2, whole.count());
-    lane.retry_at = now + Duration(jitter(random_));
+    lane.incident = port_down_ ? port_incident_ : ++incidents_;
+    lane.retry_at = lane.back_off.broke(now, random_);
+}
+
+void VerbsNic::suspend(PathState& path) {
+    path.usable = false;
+    // Said each time: somebody may have begun to use it since.
+    changes_.push_back({path.id, false});
+}
+
+void VerbsNic::resume(PathState& path) {
+    if (path.usable) return;
+    path.usable = true;
+    changes_.push_back({path.id, true});
 }
 
 // --- requests --------------------------------------------------------------------------------------------------------
 
 void VerbsNic::failWaiting(Lane& lane, const Status& cause, bool retryable) {
-    for (const WorkRequest& request : lane.waiting) fail(lane, request, cause, retryable, true);
+    // None of them was posted.
+    for (const WorkRequest& request : lane.waiting) fail(lane, {request, cause, retryable, true, true});
     lane.waiting.clear();
 }
 
 /// Everything posted on the lane ends now, with what is known.
 void VerbsNic::failPosted(Lane& lane, bool quiesced) {
     queue_room_ += lane.queue.outstanding();
+    std::vector<WorkRequest> writes;
     lane.queue.drain([&](const WorkRequest& request, bool is_culprit) {
         // Only a refusal of the request itself makes it final; the others on the pair are bystanders.
         const bool refused =
             is_culprit && (lane.cause.code() == Code::AccessDenied || lane.cause.code() == Code::AddressNotRegistered ||
                            lane.cause.code() == Code::InvalidArgument);
-        fail(lane, request, lane.cause, lane.retryable && !refused, quiesced);
+        if (quiesced && lane.retryable && !refused && request.opcode == Opcode::Write)
+            writes.push_back(request);
+        else
+            fail(lane, {request, lane.cause, lane.retryable && !refused, quiesced});
     });
+    if (writes.empty() || fence(lane, writes)) return;
+    for (const WorkRequest& request : writes) fail(lane, {request, lane.cause, true, true});
 }
 
 void VerbsNic::finish(Lane& lane, const WorkRequest& request) {
@@ -169,9 +203,10 @@ void VerbsNic::finish(Lane& lane, const WorkRequest& request) {
     lane.path->requests -= 1;
 }
 
-void VerbsNic::fail(Lane& lane, const WorkRequest& request, const Status& cause, bool retryable, bool quiesced) {
-    finish(lane, request);
-    failures_.push_back({request, cause, retryable, quiesced});
+void VerbsNic::fail(Lane& lane, Failure failure) {
+    finish(lane, failure.request);
+    failure.incident = lane.incident;
+    failures_.push_back(std::move(failure));
 }
 
 void VerbsNic::forget(Lane& lane) {
@@ -182,7 +217,8 @@ void VerbsNic::forget(Lane& lane) {
 void VerbsNic::runTimers(TimePoint now) {
     next_deadline_ = kForever;
     const auto look = [&](Lane& lane) {
-        if (lane.step == Lane::Step::Idle && !lane.waiting.empty()) enlist(lane);
+        if (lane.step == Lane::Step::Idle && (!lane.waiting.empty() || !lane.path->usable) && !lane.orphan)
+            enlist(lane);
         if (lane.step != Lane::Step::Draining && lane.step != Lane::Step::Ending) return;
         if (now < lane.deadline) return watchTimer(lane.deadline);
         if (lane.step == Lane::Step::Draining) {
@@ -202,6 +238,8 @@ void VerbsNic::runTimers(TimePoint now) {
         if (path)
             for (const auto& lane : path->lanes) look(*lane);
     for (const auto& lane : orphans_) look(*lane);
+    endFences([&](const Fence& each) { return each.deadline <= now; }, true);
+    for (const Fence& each : fences_) watchTimer(each.deadline);
     std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
 }
 

@@ -71,6 +71,11 @@ bool VerbsNic::poll(TimePoint now, Sweep& sweep) {
         failures_.clear();
         moved = true;
     }
+    if (!changes_.empty()) {
+        sweep.paths.insert(sweep.paths.end(), changes_.begin(), changes_.end());
+        changes_.clear();
+        moved = true;
+    }
     return moved;
 }
 
@@ -156,6 +161,8 @@ void VerbsNic::onCompletion(const ibv_wc& completion, TimePoint now, Sweep& swee
         log_->debug("{}: {}", info_.name, cause.toString());
         strike(*lane, now);
         failWaiting(*lane, cause, true);
+        // A request that was refused ends the pair and says nothing of the way to the peer.
+        lane->lost = cause.code() == Code::ConnectionLost;
         beginDrain(*lane, cause, true, now, true);
     }
     if (lane->step == Lane::Step::Draining && lane->queue.idle()) beginEnd(*lane, now);

@@ -27,7 +27,9 @@ bool VerbsNic::flush(TimePoint now) {
     for (Lane* lane : lanes) lane->is_listed = false;
     for (Lane* lane : lanes) {
         if (port_down_ && lane->step != Lane::Step::Up) {
-            failWaiting(*lane, port_cause_, true);
+            // Each attempt in vain counts by itself.
+            lane->incident = ++incidents_;
+            failWaiting(*lane, port_cause_.withContext(describe(*lane)), true);
         } else if (lane->step == Lane::Step::Idle) {
             order(*lane, now);
         } else if (lane->step == Lane::Step::Up) {
@@ -57,12 +59,12 @@ bool VerbsNic::flush(Lane& lane, TimePoint now) {
             work_.resize(before);
             pieces_.resize(pieces_before);
             lane.waiting.pop_front();
-            fail(lane, request,
-                 refused ? Status(Code::InvalidArgument, "a request of " + std::to_string(request.length) +
-                                                             " bytes makes " + std::to_string(count) +
-                                                             " work requests, more than rdma.queue_depth")
-                         : refused,
-                 false, true);
+            fail(lane, {request,
+                        refused ? Status(Code::InvalidArgument, "a request of " + std::to_string(request.length) +
+                                                                    " bytes makes " + std::to_string(count) +
+                                                                    " work requests, more than rdma.queue_depth")
+                                : refused,
+                        false, true, true});
             continue;
         }
         if (work_.size() > std::min(lane.queue.room(), queue_room_)) {
@@ -90,7 +92,8 @@ bool VerbsNic::flush(Lane& lane, TimePoint now) {
             lane.queue.pushPart(entry.request, posted - counted);
             queue_room_ -= 1;
         } else {
-            fail(lane, entry.request, errnoStatus(Code::ConnectionLost, describe(lane) + ": post", error), true, true);
+            fail(lane, {entry.request, errnoStatus(Code::ConnectionLost, describe(lane) + ": post", error), true, true,
+                        true});
         }
         counted += entry.work_requests;
     }

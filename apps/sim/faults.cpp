@@ -92,8 +92,8 @@ void Simulation::strike(Fault fault) {
             } else if (fault == Fault::ClockJump) {
                 process.seat.ahead += lasts * 4;
             } else if (fault == Fault::RegistrationFails) {
-                process.transport->refusals = 70;
-                later([](Process& each) { each.transport->refusals = 0; });
+                process.transports.front()->refusals = 70;
+                later([](Process& each) { each.transports.front()->refusals = 0; });
             }
         }
     }

@@ -115,13 +115,19 @@ Process::Process(const Site& site, int host, unsigned its_start)
     ear_ = spawnHosted<Ear>(*control_loop_, heard, log_);
     caf::anon_send(directory_, SubscribePeers{ear_});
 
-    transport = std::make_shared<SimTransport>(
-        SimTransport::Place{site.world, site.network, site.ledger, &seat, site.characters, &nics});
     const TransportContext context{site.config, regions, incarnation, hostAddress(host), site.data_loops, log_};
-    static_cast<void>(transport->install(context));
+    for (unsigned first = 0; first < site.characters.size(); first += site.data_loops) {
+        const auto from = site.characters.begin() + first;
+        transports.push_back(std::make_shared<SimTransport>(
+            SimTransport::Place{site.world, site.network, site.ledger, &seat, first == 0 ? "sim" : "spare", first,
+                                std::vector<NicCharacter>(from, from + site.data_loops), &nics}));
+        static_cast<void>(transports.back()->install(context));
+    }
     for (unsigned i = 0; i < Ledger::kRegions; ++i) registerRegion(i);
-    caf::anon_send(supervisor_,
-                   InstallTransport{transport, 1, [this](const Status& done) { installed_ = done.isOk(); }});
+    for (std::size_t i = 0; i < transports.size(); ++i)
+        caf::anon_send(supervisor_, InstallTransport{transports[i], static_cast<int>(i), [this](const Status& done) {
+                                                         installed_ += done.isOk() ? 1 : 0;
+                                                     }});
     publish([](const Status&) {});
 }
 
@@ -142,7 +148,11 @@ void Process::registerRegion(unsigned index) {
     wanted.range = Ledger::region(seat.host, index);
     const auto region = regions.reserve(wanted);
     if (!region) return site_.world->fail(seat.label + ": reserve: " + region.status().toString());
-    if (!transport->registerMemory(*region)) return regions.remove(region->id);
+    for (std::size_t i = 0; i < transports.size(); ++i) {
+        if (transports[i]->registerMemory(*region)) continue;
+        while (i-- > 0) transports[i]->unregisterMemory(*region);
+        return regions.remove(region->id);
+    }
     site_.ledger->setRegistered(seat.host, index, true);
     regions.commit(region->id);
     caf::anon_send(directory_, PublishLocal{});
@@ -167,7 +177,7 @@ void Process::unregisterRegion(unsigned index) {
             if (mine && region.range.overlaps({task->local, task->length}) && !isTerminal(task->status().s))
                 site_.world->fail(describe(*task) + " runs, and the region of its buffer was unregistered");
         }
-        transport->unregisterMemory(region);
+        for (const auto& transport : transports) transport->unregisterMemory(region);
         regions.remove(region.id);
         site_.ledger->setRegistered(seat.host, index, false);
         caf::anon_send(directory_, PublishLocal{});

@@ -29,7 +29,7 @@ struct Site {
     std::shared_ptr<InprocDirectory> store;  ///< Null: p2p.
     Config config;
     unsigned data_loops = 1;
-    std::vector<NicCharacter> characters;  ///< By data loop.
+    std::vector<NicCharacter> characters;  ///< By data loop; of the second transport, if there is one, after those.
 };
 
 /// One start of an engine on a host: the loops, the tables and the actors that TransferEngine puts together, in the
@@ -62,7 +62,7 @@ class Process {
     /// streams. Its actors are then ended where nobody hears them, and have to end in time.
     void kill(bool power);
     bool ended() const { return ended_; }
-    bool ready() const { return installed_; }
+    bool ready() const { return installed_ == transports.size(); }
     /// Nothing of a transfer is left anywhere.
     void checkNothingLeft();
     void stopFor(Duration span);
@@ -75,9 +75,9 @@ class Process {
     SegmentBoard board;
     BatchTable batches{4096};
     std::vector<SimNic*> nics;
-    std::shared_ptr<SimTransport> transport;
-    std::map<SegmentID, TimePoint> last_down;  ///< Of peers: when the application heard of it.
-    std::map<SegmentID, bool> up;              ///< Peers that it was told are up.
+    std::vector<std::shared_ptr<SimTransport>> transports;  ///< Best first.
+    std::map<SegmentID, TimePoint> last_down;               ///< Of peers: when the application heard of it.
+    std::map<SegmentID, bool> up;                           ///< Peers that it was told are up.
     std::uint32_t trackers() const { return static_cast<std::uint32_t>(trackers_.size()); }
     SimLoop& dataLoop(std::uint32_t index) { return *data_loops_[index]; }
     SimLoop& controlLoop() { return *control_loop_; }
@@ -97,7 +97,7 @@ class Process {
     caf::actor supervisor_;
     caf::actor directory_;
     std::vector<caf::actor> trackers_;
-    bool installed_ = false;
+    std::size_t installed_ = 0;
     bool ended_ = false;
     bool killed_ = false;
     std::vector<bool> removing_;

@@ -19,6 +19,14 @@ constexpr auto kLongestLate = 50 * kMillisecond;
 
 constexpr std::size_t kTakenPerPoll = 8;
 
+// Of every Fence; those of requests are larger.
+constexpr std::uint64_t kFenceId = 0;
+
+// How long lost WRITEs wait to be fenced, and between two tries to get a path back, doubled each time.
+constexpr auto kFenceBound = 50 * kMillisecond;
+constexpr auto kFirstTry = 500 * kMicrosecond;
+constexpr unsigned kMostDoublings = 6;
+
 std::uint64_t address(const std::byte* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
 }  // namespace
@@ -32,6 +40,7 @@ Packet Packet::answer(Kind its_kind) const {
     packet.to_nic = from_nic;
     packet.from = expect;
     packet.expect = from;
+    packet.owner = owner;
     packet.epoch = epoch;
     packet.id = id;
     packet.addr = addr;
@@ -68,9 +77,9 @@ SimNic::~SimNic() {
 Result<PathId> SimNic::openPath(std::shared_ptr<const Peer> peer) {
     Path path;
     path.host = hostOfAddress(peer->host);
-    if (path.host < 0 || peer->desc->lane_ports.empty())
-        return Status(Code::TransportMissing, "segment " + peer->name + " serves no simulated Nic");
-    path.nic = peer->desc->lane_ports[index_ % peer->desc->lane_ports.size()] - kFirstNicPort;
+    if (path.host < 0 || peer->desc->lane_ports.size() <= index_)
+        return Status(Code::TransportMissing, "segment " + peer->name + " serves no Nic like " + info_.name);
+    path.nic = peer->desc->lane_ports[index_] - kFirstNicPort;
     path.peer = std::move(peer);
     path.epoch = next_epoch_++;
     paths_.emplace(next_path_, std::move(path));
@@ -80,6 +89,7 @@ Result<PathId> SimNic::openPath(std::shared_ptr<const Peer> peer) {
 void SimNic::closePath(PathId path, const Status& cause) {
     if (paths_.count(path) == 0) return world_.fail(seat_.label + ": closePath of a path that is not open");
     endPath(path, cause, false);
+    abandonFence(paths_.at(path), cause, false);
     paths_.erase(path);
 }
 
@@ -87,15 +97,99 @@ void SimNic::resetPath(PathId path, const Status& cause) {
     if (paths_.count(path) == 0) return world_.fail(seat_.label + ": resetPath of a path that is not open");
     world_.say("{} {}: path to {} is reset", seat_.label, info_.name, paths_.at(path).peer->name);
     endPath(path, cause, true);
+    // A deadline does not wait for the peer.
+    abandonFence(paths_.at(path), cause, true);
 }
 
-void SimNic::endPath(PathId id, const Status& cause, bool retryable) {
+void SimNic::endPath(PathId id, const Status& cause, bool retryable, bool lost) {
     Path& path = paths_.at(id);
     path.epoch = next_epoch_++;
     path.bytes = 0;
     path.requests = 0;
-    for (auto& [number, posted] : posted_)
-        if (posted.path == id && !posted.dying) die(posted, cause, retryable);
+    ++incidents_;
+    for (auto& [number, posted] : posted_) {
+        if (posted.path != id) continue;
+        // What is dying already and was lost then is nobody's to wait for any more.
+        posted.is_lost = posted.dying ? posted.is_lost && lost : lost;
+        if (posted.dying) continue;
+        posted.incident = incidents_;
+        die(posted, cause, retryable);
+    }
+}
+
+/// The way to the peer is gone: says so, and tries to get it back.
+void SimNic::losePath(PathId id, const Status& cause) {
+    endPath(id, cause, true, true);
+    Path& path = paths_.at(id);
+    world_.count("paths_lost");
+    world_.say("{} {}: path to {} is lost: {}", seat_.label, info_.name, path.peer->name, cause.message());
+    path.lost = true;
+    changes_.push_back({id, false});
+    path.next_try = seat_.ahead + world_.now() + kFirstTry * (1 << std::min(path.tries, kMostDoublings));
+}
+
+/// Asks the peer to take in nothing of an earlier epoch. Over its own link the answer shows that the path is there
+/// again; while that is down another Nic of the process may at least have the lost WRITEs fenced.
+void SimNic::tryPath(Path& path) {
+    path.next_try = now_ + kFirstTry * (1 << std::min(++path.tries, kMostDoublings));
+    Packet packet;
+    packet.kind = Packet::Kind::Fence;
+    packet.from_host = seat_.host;
+    packet.from_nic = index_;
+    if (down_) {
+        const auto other = std::find_if(registry_.begin(), registry_.end(),
+                                        [](const SimNic* nic) { return nic != nullptr && !nic->down_; });
+        if (other == registry_.end()) return;
+        packet.from_nic = (*other)->index_;
+    }
+    packet.owner = index_;
+    packet.id = kFenceId;
+    packet.to_host = path.host;
+    packet.to_nic = path.nic;
+    packet.from = self_;
+    packet.expect = path.peer->desc->incarnation;
+    packet.epoch = path.epoch;
+    network_.send(std::move(packet));
+}
+
+void SimNic::takeFenced(const Packet& packet) {
+    for (auto& [id, path] : paths_) {
+        if (path.host != packet.from_host || path.nic != packet.from_nic || path.epoch != packet.epoch) continue;
+        if (path.peer->desc->incarnation != packet.from) continue;
+        giveBack(path, true);
+        // Its target may be gone, which fences, too.
+        if (packet.kind != Packet::Kind::Fenced || !path.lost || packet.to_nic != index_ || down_) return;
+        path.lost = false;
+        path.tries = 0;
+        path.next_try = kForever;
+        changes_.push_back({id, true});
+        world_.count("paths_returned");
+        world_.say("{} {}: path to {} is there again", seat_.label, info_.name, path.peer->name);
+        return;
+    }
+}
+
+void SimNic::giveBack(Path& path, bool fenced) {
+    for (Failure& failure : path.unfenced) {
+        failure.fenced = fenced;
+        given_back_.push_back(std::move(failure));
+        world_.count(fenced ? "writes_fenced" : "writes_unfenced");
+    }
+    path.unfenced.clear();
+    path.fence_until = kForever;
+}
+
+void SimNic::abandonFence(Path& path, const Status& cause, bool retryable) {
+    for (Failure& failure : path.unfenced) {
+        failure.cause = cause;
+        failure.retryable = retryable;
+    }
+    giveBack(path, false);
+}
+
+bool SimNic::idle() const {
+    return posted_.empty() && given_back_.empty() &&
+           std::all_of(paths_.begin(), paths_.end(), [](const auto& each) { return each.second.unfenced.empty(); });
 }
 
 void SimNic::die(Posted& posted, const Status& cause, bool retryable) {
@@ -115,7 +209,15 @@ void SimNic::bury(std::uint64_t id, Posted& posted, Sweep& sweep) {
         ledger_.writeLocal(seat_.host, address(request.local), std::vector<std::byte>(request.length, std::byte{0xee}));
     else
         ledger_.readLocal(seat_.host, address(request.local), request.length);
-    sweep.failed.push_back({request, posted.cause, posted.retryable, !late});
+    // READs leave nothing at the peer, and what was never sent neither.
+    Failure failure{request, posted.cause, posted.retryable, !late, posted.attempts == 0, posted.incident};
+    const auto path = paths_.find(posted.path);
+    if (!read && posted.is_lost && !failure.fenced && path != paths_.end()) {
+        path->second.unfenced.push_back(std::move(failure));
+        path->second.fence_until = std::min(path->second.fence_until, now_ + kFenceBound);
+    } else {
+        sweep.failed.push_back(std::move(failure));
+    }
     if (!late) return;
     world_.count("late_completions");
     Posted goes_on = posted;
@@ -125,9 +227,17 @@ void SimNic::bury(std::uint64_t id, Posted& posted, Sweep& sweep) {
 
 void SimNic::setDown(bool down) {
     down_ = down;
-    if (!down) return;
+    if (!down) {
+        // What was held against the paths was the link's fault.
+        for (auto& [id, path] : paths_) {
+            if (!path.lost) continue;
+            path.tries = 0;
+            path.next_try = seat_.ahead + world_.now();
+        }
+        return;
+    }
     const Status lost(Code::ConnectionLost, "the link of " + info_.name + " went down");
-    for (const auto& [id, path] : paths_) endPath(id, lost, true);
+    for (const auto& [id, path] : paths_) losePath(id, lost);
     jobs_.clear();
     inbox_.clear();
     for (auto& [key, caller] : callers_) caller.begun.clear();
@@ -172,6 +282,7 @@ void SimNic::transmit(std::uint64_t id, Posted& posted) {
     packet.kind = posted.request.opcode == Opcode::Read ? Packet::Kind::Read : Packet::Kind::Write;
     packet.from_host = seat_.host;
     packet.from_nic = index_;
+    packet.owner = index_;
     packet.to_host = path.host;
     packet.to_nic = path.nic;
     packet.from = self_;
@@ -228,7 +339,11 @@ bool SimNic::poll(TimePoint now, Sweep& sweep) {
             transmit(id, posted);
     }
     for (const PathId path : broken)
-        endPath(path, Status(Code::ConnectionLost, paths_.at(path).peer->name + " does not answer"), true);
+        losePath(path, Status(Code::ConnectionLost, paths_.at(path).peer->name + " does not answer"));
+    for (auto& [id, path] : paths_) {
+        if (path.lost && path.next_try <= now) tryPath(path);
+        if (path.fence_until <= now) giveBack(path, false);
+    }
     std::vector<std::uint64_t> over;
     for (auto& [id, posted] : posted_) {
         if (!posted.dying || posted.next > now) continue;
@@ -245,12 +360,17 @@ bool SimNic::poll(TimePoint now, Sweep& sweep) {
         ledger_.writeLocal(seat_.host, address(request.local), std::vector<std::byte>(request.length, std::byte{0xdd}));
         late = late_.erase(late);
     }
+    sweep.failed.insert(sweep.failed.end(), given_back_.begin(), given_back_.end());
+    given_back_.clear();
+    sweep.paths.insert(sweep.paths.end(), changes_.begin(), changes_.end());
+    changes_.clear();
     return moved || !over.empty() || !sweep.empty();
 }
 
 TimePoint SimNic::nextDeadline() const {
-    if (!inbox_.empty()) return TimePoint::min();
+    if (!inbox_.empty() || !given_back_.empty() || !changes_.empty()) return TimePoint::min();
     TimePoint next = kForever;
+    for (const auto& [id, path] : paths_) next = std::min({next, path.next_try, path.fence_until});
     for (const Job& job : jobs_) next = std::min(next, job.next);
     for (const auto& [id, posted] : posted_)
         if (!posted.lost || posted.dying) next = std::min(next, posted.next);
@@ -277,23 +397,28 @@ void SimNic::refuse(const Packet& request, const Status& why) {
 void SimNic::takeRequest(const Packet& packet) {
     if (packet.expect != self_)
         return refuse(packet, Status(Code::StaleIncarnation, "another incarnation lives there now"));
-    Caller& caller = callers_[{packet.from, packet.from_nic}];
+    Caller& caller = callers_[{packet.from, packet.owner}];
     if (packet.epoch < caller.epoch) return;
     if (packet.epoch > caller.epoch) {
         // A new connection ends the one before it, and what was being done for it.
         caller.epoch = packet.epoch;
         caller.begun.clear();
         caller.applied.clear();
+        caller.refused.clear();
         std::erase_if(jobs_, [&](const Job& job) {
-            return job.request.from == packet.from && job.request.from_nic == packet.from_nic;
+            return job.request.from == packet.from && job.request.owner == packet.owner;
         });
     }
+    if (packet.kind == Packet::Kind::Fence) return network_.send(packet.answer(Packet::Kind::Fenced));
     if (caller.applied.count(packet.id) != 0) return network_.send(packet.answer(Packet::Kind::WriteDone));
+    if (const auto known = caller.refused.find(packet.id); known != caller.refused.end())
+        return refuse(packet, known->second);
     if (!caller.begun.insert(packet.id).second) return;
     const bool write = packet.kind == Packet::Kind::Write;
     const Status allowed = regions_.get().covers({packet.addr, packet.length}, true, write);
     if (!allowed) {
         caller.begun.erase(packet.id);
+        caller.refused.emplace(packet.id, allowed);
         return refuse(packet, allowed);
     }
     Job job;
@@ -316,7 +441,7 @@ bool SimNic::work(Job& job) {
     job.done += count;
     job.next = now_ + world_.span({}, kLongestChunk) * seat_.slowness;
     if (job.done < request.length) return false;
-    Caller& caller = callers_[{request.from, request.from_nic}];
+    Caller& caller = callers_[{request.from, request.owner}];
     caller.begun.erase(request.id);
     if (request.kind == Packet::Kind::Write) {
         caller.applied.insert(request.id);
@@ -339,7 +464,7 @@ void SimNic::cutPeersIn(const ByteRange& range) {
     std::erase_if(jobs_, [&](const Job& job) {
         if (!range.overlaps({job.request.addr, job.request.length})) return false;
         network_.send(job.request.answer(Packet::Kind::Unreachable));
-        callers_[{job.request.from, job.request.from_nic}].begun.erase(job.request.id);
+        callers_[{job.request.from, job.request.owner}].begun.erase(job.request.id);
         return true;
     });
 }
@@ -347,10 +472,14 @@ void SimNic::cutPeersIn(const ByteRange& range) {
 // --- what peers answer -------------------------------------------------------------------------------------------
 
 void SimNic::takeAnswer(const Packet& packet, Sweep& sweep) {
+    if (packet.expect != self_) return;
+    if (packet.id == kFenceId) {
+        if (SimNic* const owner = registry_[packet.owner]; owner != nullptr) owner->takeFenced(packet);
+        return;
+    }
     const auto found = posted_.find(packet.id);
     // Of an earlier epoch, or a second time.
-    if (packet.expect != self_ || found == posted_.end() || found->second.epoch != packet.epoch ||
-        found->second.dying || found->second.lost)
+    if (found == posted_.end() || found->second.epoch != packet.epoch || found->second.dying || found->second.lost)
         return;
     Posted& posted = found->second;
     const WorkRequest request = posted.request;
@@ -360,8 +489,7 @@ void SimNic::takeAnswer(const Packet& packet, Sweep& sweep) {
             return forget(packet.id);
         }
         case Packet::Kind::Unreachable:
-            return endPath(posted.path, Status(Code::ConnectionLost, "the connection was reset by the peer's host"),
-                           true);
+            return losePath(posted.path, Status(Code::ConnectionLost, "the connection was reset by the peer's host"));
         case Packet::Kind::ReadData: ledger_.writeLocal(seat_.host, address(request.local), packet.payload); break;
         default: break;
     }
@@ -377,18 +505,19 @@ void SimNic::takeAnswer(const Packet& packet, Sweep& sweep) {
 // --- the transport -----------------------------------------------------------------------------------------------
 
 Status SimTransport::install(const TransportContext& context) {
-    place_.nics->assign(place_.characters.size(), nullptr);
+    if (place_.nics->size() < place_.first + place_.characters.size())
+        place_.nics->resize(place_.first + place_.characters.size(), nullptr);
     for (unsigned i = 0; i < place_.characters.size(); ++i) {
         const NicCharacter& character = place_.characters[i];
         NicInfo info;
-        info.name = "sim" + std::to_string(i);
-        info.transport = "sim";
+        info.name = place_.name + std::to_string(i);
+        info.transport = place_.name;
         info.slice_bytes = character.slice_bytes;
         info.merge_bytes = character.merge_bytes;
         info.window_bytes = character.window_bytes;
         info.window_requests = character.window_requests;
-        auto nic = std::make_unique<SimNic>(*place_.world, *place_.network, *place_.ledger, *place_.seat, i, info,
-                                            character, context, *place_.nics);
+        auto nic = std::make_unique<SimNic>(*place_.world, *place_.network, *place_.ledger, *place_.seat,
+                                            place_.first + i, info, character, context, *place_.nics);
         nics_.push_back({i, std::move(nic)});
     }
     return Status::ok();
@@ -410,7 +539,7 @@ void SimTransport::unregisterMemory(const Region& region) {
 void SimTransport::describe(SegmentDesc& desc) const {
     desc.transports.push_back(name());
     for (std::uint16_t i = 0; i < place_.characters.size(); ++i)
-        desc.lane_ports.push_back(static_cast<std::uint16_t>(kFirstNicPort + i));
+        desc.lane_ports.push_back(static_cast<std::uint16_t>(kFirstNicPort + place_.first + i));
 }
 
 Status SimTransport::reaches(const SegmentDesc& peer) const {

@@ -17,7 +17,8 @@ namespace troupe::sim {
 
 /// What goes from one SimNic to another.
 struct Packet {
-    enum class Kind { Write, Read, WriteDone, ReadData, Refused, Unreachable };
+    /// Fence asks the target to take in nothing of an earlier epoch any more; it is how a lost path is tried, too.
+    enum class Kind { Write, Read, Fence, WriteDone, ReadData, Fenced, Refused, Unreachable };
     Kind kind = Kind::Write;
     int from_host = 0;
     unsigned from_nic = 0;
@@ -25,6 +26,7 @@ struct Packet {
     unsigned to_nic = 0;
     Incarnation from;
     Incarnation expect;       ///< Of a request: for whom it is meant.
+    unsigned owner = 0;       ///< The initiator's Nic whose path this is about; another may send a Fence for it.
     std::uint64_t epoch = 0;  ///< Of the initiator's path; a target serves the highest that it has seen of a Nic.
     std::uint64_t id = 0;     ///< Unique among the initiator's requests.
     std::uint64_t addr = 0;
@@ -33,7 +35,7 @@ struct Packet {
     Status refusal;
     std::uint64_t task = 0;  ///< For the ledger: whose bytes these are. Nics do not look at it.
 
-    bool isRequest() const { return kind == Kind::Write || kind == Kind::Read; }
+    bool isRequest() const { return kind == Kind::Write || kind == Kind::Read || kind == Kind::Fence; }
     Packet answer(Kind its_kind) const;
     Packet unreachable() const { return answer(Kind::Unreachable); }
 };
@@ -78,7 +80,7 @@ class SimNic final : public Nic {
     void setDown(bool down);
     /// It loses and delays nothing any more by itself.
     void behave() { character_.lost_completions = character_.late = 0; }
-    bool idle() const { return posted_.empty(); }
+    bool idle() const;
     const std::string& name() const { return info_.name; }
 
   private:
@@ -89,6 +91,11 @@ class SimNic final : public Nic {
         std::uint64_t epoch = 0;
         std::uint64_t bytes = 0;
         std::uint32_t requests = 0;
+        bool lost = false;
+        unsigned tries = 0;                ///< To get it back.
+        TimePoint next_try = kForever;     ///< While it is lost.
+        std::vector<Failure> unfenced;     ///< WRITEs that were lost; given back once they are fenced.
+        TimePoint fence_until = kForever;  ///< Then they are given back anyhow.
     };
     struct Posted {
         PathId path = 0;
@@ -97,6 +104,8 @@ class SimNic final : public Nic {
         TimePoint next{};  ///< When it is sent (again); while it dies, when that is over.
         unsigned attempts = 0;
         bool dying = false;
+        bool is_lost = false;  ///< Dies because its path was lost, not by its owner's will.
+        std::uint64_t incident = 0;
         bool lost = false;  ///< Its completion was lost: only a reset ends it.
         Status cause;
         bool retryable = false;
@@ -113,10 +122,16 @@ class SimNic final : public Nic {
         std::uint64_t epoch = 0;
         std::set<std::uint64_t> begun;
         std::set<std::uint64_t> applied;
+        std::map<std::uint64_t, Status> refused;  ///< Stays so, whatever is registered when it comes once more.
     };
     using CallerKey = std::pair<Incarnation, unsigned>;
 
-    void endPath(PathId path, const Status& cause, bool retryable);
+    void endPath(PathId path, const Status& cause, bool retryable, bool lost = false);
+    void losePath(PathId path, const Status& cause);
+    void tryPath(Path& path);
+    void giveBack(Path& path, bool fenced);
+    void abandonFence(Path& path, const Status& cause, bool retryable);
+    void takeFenced(const Packet& packet);
     void die(Posted& posted, const Status& cause, bool retryable);
     void bury(std::uint64_t id, Posted& posted, Sweep& sweep);
     void transmit(std::uint64_t id, Posted& posted);
@@ -141,6 +156,9 @@ class SimNic final : public Nic {
     TimePoint now_{};  ///< Of the last poll.
 
     std::map<PathId, Path> paths_;
+    std::vector<PathChange> changes_;  ///< For the next poll to tell.
+    std::vector<Failure> given_back_;  ///< The same.
+    std::uint64_t incidents_ = 0;
     PathId next_path_ = 1;
     std::uint64_t next_id_;
     std::uint64_t next_epoch_ = 1;
@@ -151,7 +169,7 @@ class SimNic final : public Nic {
     std::map<CallerKey, Caller> callers_;
 };
 
-/// The transport of SimNics: one for each data loop.
+/// A transport of SimNics: one for each data loop. A process may have two, whose Nics follow each other.
 class SimTransport final : public Transport {
   public:
     struct Place {
@@ -159,12 +177,14 @@ class SimTransport final : public Transport {
         Network* network;
         Ledger* ledger;
         const Seat* seat;
+        std::string name;
+        unsigned first;                        ///< Index of its first Nic.
         std::vector<NicCharacter> characters;  ///< One for each data loop.
         std::vector<SimNic*>* nics;            ///< Where they are found while they live; nulled by their end.
     };
     explicit SimTransport(Place place) : place_(std::move(place)) {}
 
-    std::string name() const override { return "sim"; }
+    std::string name() const override { return place_.name; }
     Status install(const TransportContext& context) override;
     std::vector<PlacedNic> takeNics() override { return std::move(nics_); }
     Status registerMemory(const Region& region) override;

@@ -267,12 +267,19 @@ void Workload::look(OpenBatch& batch) {
                    status.error.isOk() ? "" : ", " + status.error.toString());
         site_.ledger->ended(*task);
         world_.count(std::string("ended_") + toString(status.s));
+        if (const Task& ended = batch.batch->task(task->index);
+            ended.history && status.s == TransferStatusEnum::COMPLETED) {
+            world_.count("completed_after_a_loss");
+            if (ended.workers >> process_.trackers() != 0) world_.count("completed_by_the_next_transport");
+        }
         --batch.running;
         --running_;
         batch.quarantined = batch.quarantined || !status.quiesced;
         if (batch.visit >= 0 && batch.running == 0) {
-            const bool good = std::all_of(batch.tasks.begin(), batch.tasks.end(), [](const TaskRecord* each) {
-                return each->last.s == TransferStatusEnum::COMPLETED;
+            // The workers of the preferred transport come first, one for each data loop.
+            const bool good = std::all_of(batch.tasks.begin(), batch.tasks.end(), [&](const TaskRecord* each) {
+                return each->last.s == TransferStatusEnum::COMPLETED &&
+                       batch.batch->task(each->index).workers >> process_.trackers() == 0;
             });
             if (good && !visited_[static_cast<std::size_t>(batch.visit)]) {
                 visited_[static_cast<std::size_t>(batch.visit)] = true;
@@ -316,7 +323,7 @@ void Workload::gone() {
 
 void Workload::calmDown() {
     calm_ = true;
-    process_.transport->refusals = 0;
+    for (const auto& transport : process_.transports) transport->refusals = 0;
     for (SimNic* nic : process_.nics) {
         if (nic == nullptr) continue;
         nic->setDown(false);

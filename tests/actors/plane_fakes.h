@@ -173,6 +173,7 @@ class FakeNic final : public Nic {
         for (const Completion& done : ready_.completed)
             for (std::uint32_t i = 0; i < done.requests; ++i) sweep.complete(done.cookie, i == 0 ? done.bytes : 0);
         sweep.failed.insert(sweep.failed.end(), ready_.failed.begin(), ready_.failed.end());
+        sweep.paths.insert(sweep.paths.end(), ready_.paths.begin(), ready_.paths.end());
         ready_.clear();
         return moved;
     }
@@ -198,9 +199,10 @@ class FakeNic final : public Nic {
         const Posted done = take(index);
         ready_.complete(done.request.cookie, done.request.length);
     }
-    void fail(std::size_t index, Status cause, bool retryable, bool quiesced = true) {
-        ready_.failed.push_back({take(index).request, std::move(cause), retryable, quiesced});
+    void fail(std::size_t index, Status cause, bool retryable, bool quiesced = true, bool fenced = false) {
+        ready_.failed.push_back({take(index).request, std::move(cause), retryable, quiesced, fenced});
     }
+    void sayUsable(PathId path, bool usable) { ready_.paths.push_back({path, usable}); }
     void completeAll() {
         while (!posted.empty()) complete(0);
     }

@@ -92,10 +92,10 @@ class Plane {
         void sendReport(std::uint32_t tracker, SliceReport& report) override {
             TrackerNode& to = *plane.trackers_[tracker];
             if (to.mailbox.empty() && plane.inPlace()) {
-                to.logic.onReport(report);
+                to.logic.onReport(report, plane.now_);
                 return to.logic.flush();
             }
-            to.mailbox.push_back([&to, report = std::move(report)] { to.logic.onReport(report); });
+            to.mailbox.push_back([this, &to, report = std::move(report)] { to.logic.onReport(report, plane.now_); });
         }
 
         Plane& plane;
@@ -128,7 +128,10 @@ class Plane {
         switch (pick(20)) {
             case 0:
             case 1: submit(); break;
-            case 2: failSome(); break;
+            case 2:
+                failSome();
+                if (pick(4) == 0) changePath();
+                break;
             case 3: peerTrouble(); break;
             case 4: cancel(); break;
             case 5: fireTimers(); break;
@@ -213,7 +216,14 @@ class Plane {
         if (pick(3) == 0)
             nic.fail(index, Status(Code::AddressNotRegistered, "refused"), false);
         else
-            nic.fail(index, Status(Code::ConnectionLost, "lost"), true);
+            nic.fail(index, Status(Code::ConnectionLost, "lost"), true, /*quiesced=*/true, /*fenced=*/pick(2) == 0);
+    }
+    void changePath() {
+        FakeNic& nic = workers_[pick(kWorkers)]->nic;
+        if (nic.paths.empty()) return;
+        auto path = nic.paths.begin();
+        std::advance(path, static_cast<std::ptrdiff_t>(pick(nic.paths.size())));
+        nic.sayUsable(path->first, pick(2) == 0);
     }
     void pollOne(std::uint64_t worker) { workers_[worker]->logic.poll(now_); }
 

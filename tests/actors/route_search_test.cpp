@@ -66,8 +66,21 @@ TEST_F(Routes, TheFirstThatAnswersCarriesAndNothingIsLeftToLookFor) {
     EXPECT_EQ(route.tried, "");
 }
 
+TEST_F(Routes, EveryTransportThatReachesThePeerIsKeptBestFirst) {
+    const Route route = after(Status::ok());
+    EXPECT_EQ(route.workers, (std::vector<std::uint32_t>{7, 8}));
+    ASSERT_EQ(route.explanation.then.size(), 1u);
+    EXPECT_EQ(route.explanation.then[0].transport, "other");
+    EXPECT_EQ(route.explanation.toString(), "best by best0, then other by other0");
+    other_->reach = Status(Code::TransportMissing, "is not installed there");
+    const Route alone = after(Status::ok());
+    EXPECT_EQ(alone.workers, std::vector<std::uint32_t>{7});
+    EXPECT_TRUE(alone.explanation.refused.empty()) << "a worse one is no news";
+}
+
 TEST_F(Routes, AnAnswerThatMayPassLeavesThePeerToBeLookedAtAgain) {
-    for (const Code code : {Code::Timeout, Code::ConnectionLost, Code::CapacityExceeded, Code::ResourceExhausted}) {
+    for (const Code code : {Code::Timeout, Code::ConnectionLost, Code::ConnectionRefused, Code::CapacityExceeded,
+                            Code::ResourceExhausted}) {
         const Route route = after(Status(code, "not now"));
         EXPECT_EQ(route.explanation.transport, "other");
         EXPECT_TRUE(route.unsettled) << codeName(code);
@@ -76,8 +89,7 @@ TEST_F(Routes, AnAnswerThatMayPassLeavesThePeerToBeLookedAtAgain) {
 }
 
 TEST_F(Routes, ARefusalIsFinal) {
-    for (const Code code : {Code::TransportMissing, Code::AccessDenied, Code::StaleIncarnation, Code::Unsupported,
-                            Code::ConnectionRefused}) {
+    for (const Code code : {Code::TransportMissing, Code::AccessDenied, Code::StaleIncarnation, Code::Unsupported}) {
         const Route route = after(Status(code, "no"));
         EXPECT_EQ(route.explanation.transport, "other");
         EXPECT_FALSE(route.unsettled) << codeName(code);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "actors/segment_ids.h"
 #include "tests/actors/plane_fakes.h"
 
 namespace troupe::test {
@@ -74,6 +75,23 @@ TEST(SegmentBoard, ReadersNeverSeeAnothersPeer) {
     stop = true;
     for (auto& reader : readers) reader.join();
     EXPECT_EQ(wrong, 0);
+}
+
+TEST(SegmentIds, AnIndexRestsBeforeItIsUsedAgainAndNoIdComesTwice) {
+    SegmentIds ids(2, 4);
+    const TimePoint begin{};
+    const auto first = ids.take(begin);
+    const auto second = ids.take(begin);
+    ASSERT_TRUE(first && second);
+    EXPECT_NE(*first, *second);
+    EXPECT_EQ(ids.take(begin), std::nullopt);
+    ids.giveBack(*first, begin);
+    EXPECT_EQ(ids.take(begin + SegmentIds::kRest - Duration(1)), std::nullopt);
+    const auto again = ids.take(begin + SegmentIds::kRest);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(static_cast<std::uint32_t>(*again), static_cast<std::uint32_t>(*first));
+    EXPECT_NE(*again, *first);
+    EXPECT_EQ(ids.take(begin + SegmentIds::kRest), std::nullopt);
 }
 
 }  // namespace

@@ -120,10 +120,12 @@ TEST(TrackerCost, OfTasksThatEndWhileAnUnregisterWaits) {
         for (std::uint32_t ended = 0; ended < count;) {
             for (const Flight& flight : plane.output.takeFlights()) {
                 EXPECT_FALSE(idle);
-                plane.tracker.onReport(SliceReport{
-                    0,
-                    {},
-                    {{flight.batch, flight.first_task, flight.task_count, kPeer, flight.length, flight.length}}});
+                plane.tracker.onReport(SliceReport{0,
+                                                   {},
+                                                   {{flight.batch, flight.first_task, flight.task_count, kPeer,
+                                                     flight.length, flight.length}},
+                                                   {}},
+                                       plane.now);
                 plane.tracker.flush();
                 ended += flight.task_count;
             }

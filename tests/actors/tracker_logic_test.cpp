@@ -60,14 +60,14 @@ class Tracker : public testing::Test {
         return {flight.batch, flight.first_task, flight.task_count, peer, flight.length, bytes};
     }
     void report(const SliceReport& report) {
-        tracker_.onReport(report);
+        tracker_.onReport(report, now_);
         tracker_.flush();
     }
     void succeed(const Flight& flight, std::uint32_t worker = 0) {
-        report(SliceReport{worker, {}, {settledOf(flight, flight.length)}});
+        report(SliceReport{worker, {}, {settledOf(flight, flight.length)}, {}});
     }
     void fail(const Flight& flight, Status cause, bool retryable, bool quiesced = true) {
-        report(SliceReport{0, {{flight, kPeer, std::move(cause), retryable, quiesced}}, {settledOf(flight, 0)}});
+        report(SliceReport{0, {{flight, kPeer, std::move(cause), retryable, quiesced}}, {settledOf(flight, 0)}, {}});
     }
     TransferStatus task(BatchID batch, std::uint32_t index) { return table_.find(batch)->taskStatus(index); }
     TransferStatus batch(BatchID id) { return table_.find(id)->summary(); }
@@ -198,7 +198,7 @@ TEST_F(Tracker, OverlappingRangesOfTheOwnSegmentGoWhole) {
     ASSERT_FALSE(flights.empty());
     EXPECT_TRUE(flights[0].whole);
     EXPECT_EQ(flights[0].length, 5000u);
-    report(SliceReport{1, {}, {settledOf(flights[0], 5000, kSelf)}});
+    report(SliceReport{1, {}, {settledOf(flights[0], 5000, kSelf)}, {}});
     for (const Flight& flight : output_.takeFlights()) EXPECT_FALSE(flight.whole);
 }
 
@@ -325,8 +325,10 @@ TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
     const auto flights = output_.takeFlights();
     ASSERT_EQ(flights.size(), 3u);
     // The report of the loss and the news that the worker left come before the next flush.
-    tracker_.onReport(SliceReport{
-        0, {{flights[0], kPeer, Status(Code::ConnectionLost, "lost"), true, true}}, {settledOf(flights[0], 0)}});
+    tracker_.onReport(
+        SliceReport{
+            0, {{flights[0], kPeer, Status(Code::ConnectionLost, "lost"), true, true}}, {settledOf(flights[0], 0)}, {}},
+        now_);
     tracker_.onUsePeer(UsePeer{peer_, segmentOf(kPeer), {1}});
     tracker_.flush();
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
@@ -338,6 +340,199 @@ TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
     succeed(more[0], 1);
     EXPECT_EQ(task(id, 3).s, TransferStatusEnum::COMPLETED);
     EXPECT_TRUE(tracker_.idle());
+}
+
+TEST_F(Tracker, ALostPathsWorkGoesOnOverAnotherAndCostsNoRetry) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    usePeer({0, 1});
+    const BatchID id = submit({spec(0, 64), spec(500, 64)});
+    auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 2u);
+    SliceReport lost{0, {}, {}, {{kPeer, false}}};
+    for (const Flight& flight : flights) {
+        lost.failed.push_back({flight, kPeer, Status(Code::ConnectionLost, "lost"), true, true, /*fenced=*/true});
+        lost.settled.push_back(settledOf(flight, 0));
+    }
+    report(lost);
+    ASSERT_FALSE(output_.trains.empty());
+    for (const auto& sent : output_.trains) EXPECT_EQ(sent.worker, 1u);
+    flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 2u);
+    for (const Flight& flight : flights) succeed(flight, 1);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+    // New work keeps away from it until it is back.
+    submit({spec(1000, 64)});
+    ASSERT_EQ(output_.trains.size(), 1u);
+    EXPECT_EQ(output_.trains[0].worker, 1u);
+    succeed(output_.takeFlights()[0], 1);
+    report(SliceReport{0, {}, {}, {{kPeer, true}}});
+    submit({spec(2000, 64)});
+    ASSERT_EQ(output_.trains.size(), 1u);
+    EXPECT_EQ(output_.trains[0].worker, 0u);
+    succeed(output_.takeFlights()[0]);
+}
+
+TEST_F(Tracker, APathThatCameBackIsTriedWithOneFlight) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    usePeer({0, 1});
+    report(SliceReport{0, {}, {}, {{kPeer, false}}});
+    report(SliceReport{0, {}, {}, {{kPeer, true}}});
+    submit({spec(0, 64), spec(500, 64), spec(1000, 64)});
+    std::map<std::uint32_t, std::vector<Flight>> sent;
+    for (const auto& each : std::exchange(output_.trains, {}))
+        sent[each.worker].insert(sent[each.worker].end(), each.train.flights.begin(), each.train.flights.end());
+    ASSERT_EQ(sent[0].size(), 1u);
+    ASSERT_EQ(sent[1].size(), 2u);
+    // It fails: the part goes on over the other path at no cost.
+    report(SliceReport{0,
+                       {{sent[0][0], kPeer, Status(Code::ConnectionLost, "lost"), true, true, /*fenced=*/true}},
+                       {settledOf(sent[0][0], 0)},
+                       {{kPeer, false}, {kPeer, true}}});
+    ASSERT_EQ(output_.trains.size(), 1u);
+    EXPECT_EQ(output_.trains[0].worker, 1u);
+    for (const Flight& flight : sent[1]) succeed(flight, 1);
+    succeed(output_.takeFlights()[0], 1);
+    // It succeeds: the trial is over.
+    submit({spec(0, 64)});
+    succeed(output_.takeFlights()[0], 0);
+    submit({spec(0, 64), spec(500, 64), spec(1000, 64)});
+    for (const auto& each : output_.trains) EXPECT_EQ(each.worker, 0u);
+    for (const Flight& flight : output_.takeFlights()) succeed(flight, 0);
+}
+
+TEST_F(Tracker, TheNextTransportIsUsedOnlyWhileThePreferredOneIsLost) {
+    NicInfo other = nicInfo(100, 0, 1000);
+    other.transport = "other";
+    joinWorker(1, 0, other);
+    usePeer({0, 1});
+    // A full window is no reason to take it.
+    const BatchID id = submit({spec(0, 2000)});
+    for (const auto& each : output_.trains) EXPECT_EQ(each.worker, 0u);
+    const auto flights = output_.takeFlights();
+    SliceReport lost{0, {}, {}, {{kPeer, false}}};
+    for (const Flight& flight : flights) {
+        lost.failed.push_back({flight, kPeer, Status(Code::ConnectionLost, "lost"), true, true, /*fenced=*/true});
+        lost.settled.push_back(settledOf(flight, 0));
+    }
+    report(lost);
+    while (task(id, 0).s == TransferStatusEnum::PENDING) {
+        ASSERT_FALSE(output_.trains.empty());
+        for (const auto& each : output_.trains) EXPECT_EQ(each.worker, 1u);
+        for (const Flight& flight : output_.takeFlights()) succeed(flight, 1);
+    }
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::COMPLETED);
+    report(SliceReport{0, {}, {}, {{kPeer, true}}});
+    submit({spec(0, 64)});
+    ASSERT_EQ(output_.trains.size(), 1u);
+    EXPECT_EQ(output_.trains[0].worker, 0u);
+    succeed(output_.takeFlights()[0], 0);
+}
+
+TEST_F(Tracker, TwoPathsThatAreLostInTurnDoNotCarryATaskForEver) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    usePeer({0, 1});
+    const BatchID id = submit({spec(0, 64)});
+    int moves = 0;
+    for (std::uint32_t worker = 0; task(id, 0).s == TransferStatusEnum::PENDING; worker = 1 - worker, ++moves) {
+        ASSERT_LT(moves, 100);
+        const auto flights = output_.takeFlights();
+        ASSERT_EQ(flights.size(), 1u);
+        report(SliceReport{1 - worker, {}, {}, {{kPeer, true}}});
+        report(SliceReport{worker,
+                           {{flights[0], kPeer, Status(Code::ConnectionLost, "lost"), true, true, /*fenced=*/true}},
+                           {settledOf(flights[0], 0)},
+                           {{kPeer, false}}});
+    }
+    EXPECT_GT(moves, 10);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+}
+
+TEST_F(Tracker, AnAttemptThatWasNeverSentDoesNotFenceTheOneBeforeIt) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    usePeer({0, 1});
+    auto one = spec(0, 64);
+    one.retries = 3;
+    submit({one});
+    for (const bool fenced : {false, true, true}) {
+        ASSERT_EQ(output_.trains.size(), 1u);
+        EXPECT_EQ(output_.trains[0].worker, 0u);
+        const auto flights = output_.takeFlights();
+        report(SliceReport{0,
+                           {{flights[0], kPeer, Status(Code::ConnectionLost, "lost"), true, true, fenced}},
+                           {settledOf(flights[0], 0)},
+                           {{kPeer, false}}});
+    }
+    EXPECT_EQ(output_.trains[0].worker, 0u);
+    succeed(output_.takeFlights()[0], 0);
+}
+
+TEST_F(Tracker, ALostWriteThatIsNotFencedOffStaysWithItsWorkerAndALostReadDoesNot) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    usePeer({0, 1});
+    for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+        auto one = spec(0, 64);
+        one.opcode = opcode;
+        one.retries = 1;
+        submit({one});
+        const auto flights = output_.takeFlights();
+        report(SliceReport{0,
+                           {{flights[0], kPeer, Status(Code::ConnectionLost, "lost"), true, true}},
+                           {settledOf(flights[0], 0)},
+                           {{kPeer, false}}});
+        ASSERT_EQ(output_.trains.size(), 1u);
+        const std::uint32_t worker = output_.trains[0].worker;
+        EXPECT_EQ(worker, opcode == Opcode::Write ? 0u : 1u);
+        succeed(output_.takeFlights()[0], worker);
+        report(SliceReport{0, {}, {}, {{kPeer, true}}});
+    }
+}
+
+TEST_F(Tracker, WithEveryPathLostWorkGoesOutAndComesBackWithItsCause) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    usePeer({0, 1});
+    report(SliceReport{0, {}, {}, {{kPeer, false}}});
+    report(SliceReport{1, {}, {}, {{kPeer, false}}});
+    const BatchID id = submit({spec(0, 64)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 1u);
+    fail(flights[0], Status(Code::ConnectionLost, "the port is down"), true);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.message(), "the port is down");
+}
+
+TEST_F(Tracker, ANewIncarnationsPathsAreNotLost) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    usePeer({0, 1});
+    report(SliceReport{0, {}, {}, {{kPeer, false}}});
+    usePeer({0, 1});
+    submit({spec(0, 64)});
+    ASSERT_EQ(output_.trains.size(), 1u);
+    EXPECT_EQ(output_.trains[0].worker, 0u);
+    succeed(output_.takeFlights()[0]);
+}
+
+TEST_F(Tracker, WhatIsLostInOneIncidentCostsOneRetry) {
+    auto large = spec(0, 1000);
+    large.retries = 1;
+    const BatchID id = submit({large});
+    const auto lose = [&](const Flight& flight, std::uint64_t incident) {
+        report(
+            SliceReport{0,
+                        {{flight, kPeer, Status(Code::ConnectionLost, "lost"), true, true, /*fenced=*/false, incident}},
+                        {settledOf(flight, 0)},
+                        {}});
+    };
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 8u);
+    for (const Flight& flight : flights) lose(flight, 5);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::PENDING);
+    const auto again = output_.takeFlights();
+    std::uint64_t bytes = 0;
+    for (const Flight& flight : again) bytes += flight.length;
+    EXPECT_EQ(bytes, 1000u);
+    lose(again[0], 6);
+    for (std::size_t i = 1; i < again.size(); ++i) succeed(again[i]);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
 }
 
 TEST_F(Tracker, NothingMeantForOneIncarnationGoesToItsSuccessor) {
@@ -419,7 +614,7 @@ TEST_F(Tracker, OneCauseEndsManyTasksThatWaitBetweenThoseOfAnotherPeer) {
             const std::uint32_t peer =
                 flight.batch->task(flight.first_task).segment == segmentOf(kPeer) ? kPeer : kOther;
             const bool dropped = peer == kOther;
-            SliceReport report{0, {}, {settledOf(flight, dropped ? 0 : flight.length, peer)}};
+            SliceReport report{0, {}, {settledOf(flight, dropped ? 0 : flight.length, peer)}, {}};
             if (dropped) report.failed.push_back({flight, peer, Status(Code::PeerDown, "gone"), false, true});
             this->report(std::move(report));
         }

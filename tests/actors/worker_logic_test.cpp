@@ -44,7 +44,7 @@ class Worker : public testing::Test, public WorkerOutput {
         EXPECT_TRUE(reports_.empty());
     }
     void sendReport(std::uint32_t tracker, SliceReport& report) override {
-        EXPECT_FALSE(report.failed.empty() && report.settled.empty()) << "an empty report";
+        EXPECT_FALSE(report.failed.empty() && report.settled.empty() && report.paths.empty()) << "an empty report";
         reports_.emplace_back(tracker, std::move(report));
     }
 
@@ -194,7 +194,14 @@ TEST_F(Worker, ARefusedPathFailsTheWholeTrainAndIsNotArmed) {
     EXPECT_EQ(report.failed[0].part.length, 250u);
     EXPECT_EQ(report.failed[0].cause.code(), Code::TransportMissing);
     EXPECT_EQ(report.settled.size(), 2u);
+    // Another Nic may have a way to that peer.
+    for (const auto& failed : report.failed) EXPECT_TRUE(failed.retryable && failed.quiesced && failed.fenced);
+    ASSERT_EQ(report.paths.size(), 1u);
+    EXPECT_FALSE(report.paths[0].usable);
     EXPECT_TRUE(worker_->arm());
+    // With another descriptor this one may have, too.
+    worker_->onUsePeer(UsePeer{makePeer(kPeer, incarnation_), segmentOf(kPeer), {7}});
+    EXPECT_TRUE(poll().paths.at(0).usable);
 }
 
 TEST_F(Worker, ANewIncarnationEndsThePathOfTheOldOne) {
@@ -321,6 +328,31 @@ TEST_F(Worker, AbandonDestroysTheNicFirstAndThenFailsEverything) {
     ASSERT_EQ(reports_.size(), 1u);
     EXPECT_EQ(reports_[0].second.failed.size(), 2u);
     EXPECT_EQ(reports_[0].second.settled.size(), 2u);
+}
+
+TEST_F(Worker, TrackersHearWhatBecomesOfAPath) {
+    train({flight(0, 100)}, 0);
+    train({flight(0, 100)}, 2);
+    const PathId path = nic_->paths.begin()->first;
+    nic_->fail(0, Status(Code::ConnectionLost, "lost"), true, /*quiesced=*/true, /*fenced=*/true);
+    nic_->sayUsable(path, false);
+    nic_->sayUsable(path + 1, false);  // Of nobody.
+    worker_->poll(now_);
+    // Also one that has no work there yet.
+    ASSERT_EQ(reports_.size(), 3u);
+    for (const auto& [tracker, report] : reports_) {
+        ASSERT_EQ(report.paths.size(), 1u);
+        EXPECT_EQ(report.paths[0].peer, kPeer);
+        EXPECT_FALSE(report.paths[0].usable);
+        EXPECT_EQ(report.failed.size(), tracker == 0 ? 1u : 0u);
+    }
+    EXPECT_TRUE(reports_[0].second.failed[0].fenced);
+    reports_.clear();
+    nic_->sayUsable(path, true);
+    worker_->poll(now_);
+    ASSERT_EQ(reports_.size(), 3u);
+    EXPECT_TRUE(reports_[0].second.paths.at(0).usable);
+    nic_->completeAll();
 }
 
 TEST_F(Worker, AwaitPeersIdleWaitsAndCutsAtTheDeadline) {

@@ -2,9 +2,12 @@
 
 #include <dirent.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <future>
 #include <thread>
@@ -44,6 +47,87 @@ TEST(Life, EveryCallBeforeInitSaysSo) {
     expectCode(engine.freeBatchID(1), Code::NotInitialised);
     EXPECT_EQ(engine.actorApi(), nullptr);
     EXPECT_TRUE(engine.freeEngine());
+}
+
+/// Waits for what runs in another thread; a test that hangs says so.
+void expectEnds(std::thread& thread, std::future<void> ended) {
+    ASSERT_EQ(ended.wait_for(kPatience), std::future_status::ready);
+    thread.join();
+}
+
+TEST(Life, AnEngineEndsInAnotherThreadThanTheOneThatBeganIt) {
+    // Here begun, there ended; and the other way round, while the thread that began it lives.
+    for (const bool begins_here : {true, false}) {
+        auto engine = std::make_unique<TransferEngine>();
+        const auto begin = [&] { EXPECT_TRUE(engine->init("p2p", "", "127.0.0.1")); };
+        std::promise<void> begun;
+        std::promise<void> ended;
+        std::promise<void> let_go;
+        if (begins_here) begin();
+        std::thread other([&] {
+            if (begins_here)
+                engine.reset();
+            else
+                begin();
+            begun.set_value();
+            if (!begins_here) let_go.get_future().wait();
+        });
+        if (begins_here) {
+            expectEnds(other, begun.get_future());
+            continue;
+        }
+        begun.get_future().wait();
+        std::thread ender([&] {
+            engine.reset();
+            ended.set_value();
+        });
+        expectEnds(ender, ended.get_future());
+        let_go.set_value();
+        other.join();
+    }
+}
+
+TEST(Life, FreeEngineEndsWhileManyThreadsGoOnSubmitting) {
+    EnginePair pair;
+    const auto batch = *pair.a->allocateBatchID(1);
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 32; ++i)
+        callers.emplace_back([&] {
+            while (!stop) static_cast<void>(pair.a->submitTransfer(batch, {pair.request(Opcode::Write, 0, 0, 16)}));
+        });
+    std::promise<void> ended;
+    std::thread ender([&] {
+        EXPECT_TRUE(pair.a->freeEngine());
+        ended.set_value();
+    });
+    expectEnds(ender, ended.get_future());
+    stop = true;
+    for (std::thread& caller : callers) caller.join();
+}
+
+/// As a user who may have `threads` threads, this one included, and nothing else runs as.
+void limitThreads(rlim_t threads) {
+    const rlimit limit{threads, threads};
+    const uid_t nobody_else = 300'000 + static_cast<uid_t>(::getpid()) % 100'000;
+    if (::setrlimit(RLIMIT_NPROC, &limit) != 0 || ::setuid(nobody_else) != 0) std::_Exit(77);
+}
+
+TEST(LifeDeathTest, TooFewThreadsAreAnErrorOfInit) {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can become a user with a limit of its own";
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    for (const rlim_t threads : {1, 2, 3, 4, 5}) {
+        EXPECT_EXIT(
+            {
+                limitThreads(threads);
+                TransferEngine engine;
+                const Status begun = engine.init("p2p", "", "127.0.0.1");
+                std::fprintf(stderr, "%s\n", begun.toString().c_str());
+                std::_Exit(begun.code() == Code::ResourceExhausted ? 0 : 1);
+            },
+            testing::ExitedWithCode(0), "thread")
+            << threads;
+    }
 }
 
 TEST(Life, EveryCallAfterTheEndSaysSo) {
@@ -162,6 +246,8 @@ TEST(Transports, UnknownNamesAreListedAndDuplicatesRefused) {
     expectCode(unknown, Code::NotFound);
     EXPECT_THAT(unknown.status().message(), testing::AllOf(HasSubstr("tcp"), HasSubstr("null")));
     expectCode(engine->installTransport("tcp"), Code::AlreadyExists);
+    expectCode(engine->installTransport("TCP"), Code::AlreadyExists);
+    EXPECT_EQ(engine->getTransport("TCP"), engine->getTransport("tcp"));
     void* args[] = {nullptr};
     expectCode(engine->installTransport("null", args), Code::InvalidArgument);
     EXPECT_EQ(engine->getTransport("tcp")->name(), "tcp");

@@ -214,6 +214,20 @@ TEST(Probe, OfALivingPeerIsOkAndOfADeadOneIsNot) {
     EXPECT_TRUE(probed.code() == Code::PeerDown || probed.code() == Code::Timeout) << probed.toString();
 }
 
+TEST(CloseSegment, TheIdIsStaleAsSoonAsItReturns) {
+    EnginePair pair;
+    BatchHolder batch(*pair.a, 1);
+    ASSERT_TRUE(pair.a->closeSegment(pair.segment));
+    for (int round = 0; round < 200; ++round) {
+        const auto segment = pair.a->openSegment(pair.b->localSegmentName());
+        ASSERT_TRUE(segment) << segment.status().toString();
+        ASSERT_TRUE(pair.a->closeSegment(*segment));
+        expectCode(batch.submit({makeRequest(Opcode::Write, *segment, pair.local.data(), pair.remote.address(), 16)}),
+                   Code::StaleHandle);
+        expectCode(pair.a->getSegmentDescByID(*segment), Code::StaleHandle);
+    }
+}
+
 TEST(Probe, OfARestartedPeerFindsTheNewOne) {
     EnginePair pair;
     const auto port = Endpoint::parse(pair.b->localSegmentName())->port;

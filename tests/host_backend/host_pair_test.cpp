@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/host_backend/nic_pair.h"
+#include "tests/support/descriptor_limit.h"
 
 namespace troupe::test {
 namespace {
@@ -33,7 +34,7 @@ class HostPair : public testing::TestWithParam<bool> {
     Status run(const WorkRequest& work) {
         a_.sweep.clear();
         EXPECT_EQ(a_.nic->post(path_, {&work, 1}), 1u);
-        EXPECT_TRUE(pump([&] { return !a_.sweep.empty(); }));
+        EXPECT_TRUE(pump([&] { return a_.ended(); }));
         if (a_.sweep.failed.empty()) return Status::ok();
         EXPECT_TRUE(a_.sweep.failed[0].quiesced);
         return a_.sweep.failed[0].cause;
@@ -183,19 +184,29 @@ TEST_P(HostPair, OneThatIsClosedToPeersTakesBackWhatTheyHoldAndGivesNothingUntil
     ASSERT_TRUE(pump([&] {
         late.poll();
         EXPECT_TRUE(b_.nic->heldIn(kEverything));
-        return !a_.sweep.empty() && !late.sweep.empty();
+        return a_.ended() && late.ended();
     }));
     for (const HostNode* node : {&a_, &late}) {
         ASSERT_EQ(node->sweep.failed.size(), 1u);
         EXPECT_EQ(node->sweep.failed[0].cause.code(), Code::ConnectionLost);
         EXPECT_TRUE(node->sweep.failed[0].retryable);
         EXPECT_THAT(node->sweep.failed[0].cause.message(), testing::HasSubstr("about to end"));
+        ASSERT_FALSE(node->sweep.paths.empty());
+        EXPECT_FALSE(node->sweep.paths.back().usable);
     }
     EXPECT_EQ(std::memcmp(memory.data, before.data(), kBytes), 0);
     b_.nic->openToPeers();
     const TimePoint limit = Clock::now() + kPatience;
     while (!run(work) && Clock::now() < limit) {
     }
+    ASSERT_FALSE(a_.sweep.paths.empty());
+    EXPECT_TRUE(a_.sweep.paths.back().usable);
+    // Without work it is dialed when there is news of the peer.
+    late.nic->updatePeer(late_path, b_.asPeer());
+    EXPECT_TRUE(pump([&] {
+        late.poll();
+        return late.sweep.paths.back().usable;
+    }));
     EXPECT_EQ(std::memcmp(memory.data, local_.data(), kBytes), 0);
 }
 
@@ -218,7 +229,7 @@ TEST_P(HostPair, ARevokeInTheMiddleOfACopyEndsItAtAChunkBorder) {
         b_.poll();
     }
     const std::vector<std::byte> after(memory.data, memory.data + kBytes);
-    ASSERT_TRUE(pump([&] { return !a_.sweep.empty(); }));
+    ASSERT_TRUE(pump([&] { return a_.ended(); }));
     ASSERT_EQ(a_.sweep.failed.size(), 1u);
     EXPECT_EQ(a_.sweep.failed[0].cause.code(), Code::AddressNotRegistered);
     EXPECT_EQ(std::memcmp(memory.data, after.data(), kBytes), 0);
@@ -269,13 +280,13 @@ TEST_P(HostPair, AnOwnerThatGoesAwayFailsTheWorkAndItsSuccessorIsAnother) {
     }
     // Nobody polls the initiator, so the owner's end waits for it, and no longer than its bound.
     owner.reset();
-    ASSERT_TRUE(pump([&] { return !a_.sweep.empty(); }));
+    ASSERT_TRUE(pump([&] { return a_.ended(); }));
     if (!a_.sweep.failed.empty()) {
         EXPECT_EQ(a_.sweep.failed[0].cause.code(), Code::ConnectionLost);
     }
     a_.sweep.clear();
     ASSERT_EQ(a_.nic->post(path, {&work, 1}), 1u);
-    ASSERT_TRUE(pump([&] { return !a_.sweep.empty(); }));
+    ASSERT_TRUE(pump([&] { return a_.ended(); }));
     ASSERT_EQ(a_.sweep.failed.size(), 1u);
     EXPECT_EQ(a_.sweep.failed[0].cause.code(), Code::ConnectionRefused);
     EXPECT_TRUE(a_.sweep.failed[0].retryable);
@@ -287,7 +298,7 @@ TEST_P(HostPair, AnotherIncarnationOnTheSocketIsToldApart) {
     const PathId path = *a_.nic->openPath(std::make_shared<const Peer>(Peer{3, "other", "127.0.0.1", desc}));
     const auto work = request(Opcode::Write, 0, 4096, 64);
     ASSERT_EQ(a_.nic->post(path, {&work, 1}), 1u);
-    ASSERT_TRUE(pump([&] { return !a_.sweep.empty(); }));
+    ASSERT_TRUE(pump([&] { return a_.ended(); }));
     ASSERT_EQ(a_.sweep.failed.size(), 1u);
     EXPECT_EQ(a_.sweep.failed[0].cause.code(), Code::StaleIncarnation);
     EXPECT_FALSE(a_.sweep.failed[0].retryable);
@@ -310,6 +321,24 @@ TEST_P(HostPair, MemoryThatIsRegisteredButProtectedIsATypedFailureAndOthersGoOn)
     EXPECT_EQ(a_.sweep.failed[0].request.cookie, 2u);
     EXPECT_EQ(a_.sweep.failed[0].cause.code(), Code::AddressNotRegistered);
     EXPECT_TRUE(a_.sweep.failed[0].quiesced);
+}
+
+TEST_P(HostPair, AGrantWhoseDescriptorCannotBeTakenSaysSoAndMayBeTriedAgain) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
+    const OwnerMemory first(b_, mapped(), 4096);
+    const OwnerMemory memory(b_, mapped(), 4096);
+    EXPECT_TRUE(run(request(Opcode::Read, 0, first.at(), 4096)));
+    {
+        const DescriptorLimit limit(0);
+        const Status status = run(request(Opcode::Read, 0, memory.at(), 4096));
+        // Without a mapping no descriptor comes with a grant.
+        EXPECT_EQ(status.code(), mapped() ? Code::ResourceExhausted : Code::Ok) << status.toString();
+        if (mapped()) {
+            EXPECT_THAT(status.message(), testing::HasSubstr("RLIMIT_NOFILE"));
+            EXPECT_TRUE(a_.sweep.failed.front().retryable);
+        }
+    }
+    EXPECT_TRUE(run(request(Opcode::Read, 0, memory.at(), 4096)));
 }
 
 TEST_P(HostPair, CopiesWithinTheProcessGoOnBesideThem) {

@@ -265,7 +265,7 @@ TEST_F(HostFallback, WithoutProcessVmTheEnginesOwnMemoryIsMappedAllTheSame) {
     HostPeer peer(false, {"novm"});
     EXPECT_EQ(peer.ask("open " + engine->localSegmentName()), "OK");
     const std::string route = peer.ask("explain");
-    EXPECT_THAT(route, StartsWith("host by host0; not host in part: process_vm_readv of process "));
+    EXPECT_THAT(route, StartsWith("host by host0, then tcp by tcp0; not host in part: process_vm_readv of process "));
     for (const char* fill : {"7", "8"}) {
         EXPECT_EQ(peer.ask(std::string("fill ") + fill), "OK");
         EXPECT_EQ(peer.transfer("write", address, kBytes), "COMPLETED");

@@ -14,6 +14,7 @@
 
 #include "host_backend/probe.h"
 #include "tests/host_backend/nic_pair.h"
+#include "tests/support/descriptor_limit.h"
 #include "tests/support/test_reactor.h"
 
 namespace troupe::test {
@@ -187,6 +188,37 @@ TEST_F(HostSocket, OfManyThatBreakTheRulesOneIsSaidInTheLog) {
     EXPECT_LE(times, kBad / 2) << text;
 }
 
+TEST_F(HostSocket, WithoutADescriptorForAConnectionItRefusesForNow) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
+    Raw raw(node_);
+    Io io = Io::Again;
+    {
+        // For the connection, and none for its process.
+        const DescriptorLimit limit(1);
+        io = hear(raw);
+    }
+    ASSERT_EQ(io, Io::Done);
+    EXPECT_EQ(raw.heard<Refuse>().code, Code::ResourceExhausted);
+}
+
+TEST_F(HostSocket, WithoutADescriptorToAcceptWithItSaysSoOnce) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
+    std::ostringstream said;
+    const auto log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
+    HostNode node(std::chrono::milliseconds(kPatience), log);
+    const Raw waiting(node);
+    {
+        const DescriptorLimit limit(0);
+        // A few tries, 100 ms apart.
+        const TimePoint until = Clock::now() + std::chrono::milliseconds(450);
+        while (Clock::now() < until) node.poll();
+    }
+    const std::string text = said.str();
+    const std::size_t first = text.find("have to wait");
+    EXPECT_NE(first, std::string::npos) << text;
+    EXPECT_EQ(text.find("have to wait", first + 1), std::string::npos) << text;
+}
+
 TEST_F(HostSocket, SilentConnectionsKeepNobodyOut) {
     std::vector<Raw> silent;
     for (int i = 0; i < 100; ++i) {
@@ -221,7 +253,7 @@ TEST_F(HostSocket, AThousandConnectionsAndMappingsLeaveNoDescriptorBehind) {
         EXPECT_EQ(initiator.nic->post(path, {&work, 1}), 1u);
         EXPECT_TRUE(pump([&] {
             initiator.poll();
-            return !initiator.sweep.empty();
+            return initiator.ended();
         }));
         EXPECT_TRUE(initiator.sweep.failed.empty());
         initiator.nic->closePath(path, Status(Code::Canceled, "closed"));
@@ -300,7 +332,7 @@ class LyingOwner : public testing::Test {
     }
     Status outcome() {
         const TimePoint limit = Clock::now() + kPatience;
-        while (node_.sweep.empty() && Clock::now() < limit) node_.poll();
+        while (!node_.ended() && Clock::now() < limit) node_.poll();
         EXPECT_EQ(node_.sweep.failed.size(), 1u);
         return node_.sweep.failed.empty() ? Status::ok() : node_.sweep.failed[0].cause;
     }
@@ -392,6 +424,14 @@ TEST_F(HostProbe, SaysThatNobodyListens) {
     const Status status = probe("troupe/nobody", Incarnation::random(), [] {});
     EXPECT_EQ(status.code(), Code::ConnectionRefused);
     EXPECT_THAT(status.message(), testing::HasSubstr("another network namespace"));
+}
+
+TEST_F(HostProbe, WithoutADescriptorLeftItFoundNothingOut) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
+    // For the socket, and none for the peer's process. TransportMissing would be taken for the last word.
+    const DescriptorLimit limit(1);
+    const Status status = probe(node_.shared->socket, node_.shared->incarnation, [&] { node_.poll(); });
+    EXPECT_EQ(status.code(), Code::ResourceExhausted) << status.toString();
 }
 
 TEST_F(HostProbe, EndsInTimeAgainstOneThatDoesNotAnswer) {

@@ -64,6 +64,8 @@ struct HostNode {
     std::shared_ptr<const host::HostShared> shared;
     std::unique_ptr<HostNic> nic;
     Sweep sweep;
+    /// A request has; the sweep may only tell of a path.
+    bool ended() const { return !sweep.completed.empty() || !sweep.failed.empty(); }
 };
 
 /// Memory of an owner: of a kind, with its region.

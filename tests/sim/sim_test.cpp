@@ -10,7 +10,7 @@
 namespace troupe::sim {
 namespace {
 
-/// TROUPE_SIM_SEEDS runs more (or, under a sanitizer, fewer); TROUPE_SIM_FIRST others.
+/// TROUPE_SIM_SEEDS runs more (or, under a sanitizer, fewer); TROUPE_SIM_FIRST others; TROUPE_SIM_LINES shows more.
 std::uint64_t fromEnvironment(const char* name, std::uint64_t otherwise) {
     const char* const text = std::getenv(name);
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
@@ -29,7 +29,7 @@ void runSeeds(std::uint64_t first, std::uint64_t count) {
         ADD_FAILURE() << "seed " << failure.seed << ": " << *failure.violation << "\nto see it: troupe sim --seed "
                       << failure.seed << "\n"
                       << failure.setting << "\n"
-                      << lastLines(failure, 60);
+                      << lastLines(failure, fromEnvironment("TROUPE_SIM_LINES", 60));
     // A simulation in which nothing happens proves nothing.
     const auto times = [&](const char* what) {
         const auto found = campaign.counts.find(what);
@@ -37,8 +37,10 @@ void runSeeds(std::uint64_t first, std::uint64_t count) {
     };
     if (!campaign.failures.empty() || count < 200) return;
     EXPECT_GT(times("ended_COMPLETED"), 20 * count);
-    for (const char* what : {"ended_FAILED", "ended_TIMEOUT", "ended_CANCELED", "unregistered", "lost_completions",
-                             "late_completions", "tasks_not_quiesced", "packets_lost", "packets_duplicated"})
+    for (const char* what :
+         {"ended_FAILED", "ended_TIMEOUT", "ended_CANCELED", "unregistered", "lost_completions", "late_completions",
+          "tasks_not_quiesced", "packets_lost", "packets_duplicated", "paths_lost", "paths_returned", "writes_fenced",
+          "writes_unfenced", "completed_after_a_loss", "completed_by_the_next_transport"})
         EXPECT_GT(times(what), 0u) << what;
     for (int fault = 0; fault < kFaults; ++fault)
         EXPECT_GT(times((std::string("fault_") + nameOf(static_cast<Fault>(fault))).c_str()), 0u)

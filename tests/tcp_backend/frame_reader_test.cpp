@@ -35,6 +35,7 @@ struct Collector {
             EXPECT_EQ(seen, frames.back());
         }
     }
+    bool onFault() { return false; }
     std::size_t headerRoom() const { return room; }
 
     std::vector<std::vector<std::byte>> frames;

@@ -177,5 +177,86 @@ TEST_F(TcpRefusal, AnUnreadableSourceFailsOnlyItsRequestForGood) {
     munmap(bad, 65536);
 }
 
+TEST_F(TcpRefusal, AnUnreadableSourceBehindGoodOnesIsTheOneThatFailsForGood) {
+    // Small enough that the kernel takes them together, or none of them.
+    char* const bad = static_cast<char*>(mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_NE(bad, MAP_FAILED);
+    std::vector<WorkRequest> requests;
+    for (std::uint64_t i = 0; i < 8; ++i)
+        requests.push_back(write(i == 5 ? bad : local.data(), base + i * 4096, 4096, i));
+    pair.run(requests);
+    ASSERT_FALSE(pair.a.sweep.failed.empty());
+    for (const auto& failure : pair.a.sweep.failed)
+        EXPECT_EQ(failure.retryable, failure.request.cookie != 5) << failure.cause.toString();
+    munmap(bad, 4096);
+}
+
+/// Memory of the target that loses rights after it was registered.
+class ProtectedLater : public TcpRefusal {
+  protected:
+    ProtectedLater()
+        : target(
+              static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+        local.resize(kBytes);
+        pair.b.registerMemory(target, kBytes);
+    }
+    ~ProtectedLater() override { munmap(target, kBytes); }
+    void protect(std::size_t offset) { ASSERT_EQ(mprotect(target + offset, 4096, PROT_NONE), 0); }
+    /// The kernel tells where a READ met it, and of a WRITE only that it did.
+    void expectDenied(const Failure& failure, std::optional<std::size_t> offset) {
+        EXPECT_EQ(failure.cause.code(), Code::AccessDenied) << failure.cause.toString();
+        EXPECT_FALSE(failure.retryable);
+        EXPECT_TRUE(failure.quiesced);
+        const std::string where =
+            offset ? hexAddress(reinterpret_cast<std::uint64_t>(target + *offset)) : std::string("it");
+        const std::string why = where + " is registered, but its owner may not touch " + (offset ? "it" : "all of it") +
+                                ": protected, or its file cut short";
+        EXPECT_TRUE(failure.cause.message().ends_with(": " + why)) << failure.cause.message();
+    }
+
+    static constexpr std::size_t kBytes = 8u << 20;
+    char* target;
+};
+
+TEST_F(ProtectedLater, OneReadOfItFailsAndItsNeighboursDoNot) {
+    protect(4u << 20);
+    for (int round = 0; round < 3; ++round) {
+        std::vector<WorkRequest> requests;
+        for (std::uint64_t i = 0; i < 65; ++i)
+            requests.push_back(read(local.data() + i * 65536, target + (i == 32 ? 4u << 20 : i * 40000), 4096, i));
+        pair.a.sweep.clear();
+        pair.run(requests);
+        EXPECT_EQ(pair.completed(), 64u);
+        EXPECT_EQ(pair.failure().request.cookie, 32u);
+        expectDenied(pair.failure(), 4u << 20);
+    }
+}
+
+TEST_F(ProtectedLater, ALongReadOfItEndsTheConnectionOnceAndIsThenRefused) {
+    protect(7u << 20);
+    pair.run({read(local.data(), target, kBytes, 1), read(local.data(), base, 100, 2)});
+    ASSERT_FALSE(pair.a.sweep.failed.empty());
+    for (const auto& failure : pair.a.sweep.failed) EXPECT_TRUE(failure.retryable) << failure.cause.toString();
+    for (int round = 0; round < 2; ++round) {
+        pair.a.sweep.clear();
+        pair.run({read(local.data(), target, kBytes, 1), read(local.data(), base, 100, 2)});
+        EXPECT_EQ(pair.completed(), 1u);
+        expectDenied(pair.failure(), 7u << 20);
+    }
+    // It may be given back.
+    ASSERT_EQ(mprotect(target, kBytes, PROT_READ | PROT_WRITE), 0);
+    accepted(read(local.data(), target, kBytes));
+}
+
+TEST_F(ProtectedLater, ALargeWriteToItFailsAndItsNeighboursDoNot) {
+    // Behind what may have come with the header, which is copied by the processor.
+    protect(512u << 10);
+    pair.run({write(local.data(), base, 100, 1), write(local.data(), target, 1u << 20, 2),
+              write(local.data(), target + (1u << 20), 64u << 10, 3), read(local.data(), base, 100, 4)});
+    EXPECT_EQ(pair.completed(), 3u);
+    EXPECT_EQ(pair.failure().request.cookie, 2u);
+    expectDenied(pair.failure(), std::nullopt);
+}
+
 }  // namespace
 }  // namespace troupe::tcp::testing

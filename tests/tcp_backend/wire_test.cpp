@@ -112,13 +112,14 @@ TEST(Wire, RefusalTextsAreBoundedAndRepeatable) {
     char once[kMaxMessageBytes];
     char again[kMaxMessageBytes];
     for (std::uint32_t number = 0; number < 40; ++number)
-        for (const std::uint64_t addr : {std::uint64_t{0}, std::uint64_t{1} << 63, UINT64_MAX}) {
-            const RangeFault fault{codeFromWire(number), addr != 0, addr};
-            const auto size = refusalText(fault, once);
-            ASSERT_LT(size, kMaxMessageBytes);
-            ASSERT_EQ(refusalText(fault, again), size);
-            ASSERT_EQ(std::memcmp(once, again, size), 0);
-        }
+        for (const std::uint64_t addr : {std::uint64_t{0}, std::uint64_t{1} << 63, UINT64_MAX})
+            for (const Denial denial : {Denial::LocalOnly, Denial::ReadOnly, Denial::Untouchable}) {
+                const RangeFault fault{codeFromWire(number), addr, denial};
+                const auto size = refusalText(fault, once);
+                ASSERT_LT(size, kMaxMessageBytes - 1) << "none is cut short";
+                ASSERT_EQ(refusalText(fault, again), size);
+                ASSERT_EQ(std::memcmp(once, again, size), 0);
+            }
     EXPECT_EQ(codeFromWire(UINT32_MAX), Code::Internal);
     EXPECT_EQ(codeFromWire(0), Code::Ok);
     EXPECT_EQ(codeFromWire(static_cast<std::uint32_t>(Code::AccessDenied)), Code::AccessDenied);

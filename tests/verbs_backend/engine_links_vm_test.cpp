@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <thread>
 
 #include "tests/verbs_backend/vm_engines.h"
 
@@ -12,65 +14,30 @@ namespace {
 
 using namespace test;
 
-/// Two engines of this process with `bytes` each; `a` has the segment of `b` open.
-struct Engines {
-    Engines(const std::string& own, const std::string& others, std::size_t bytes)
-        : local(bytes), remote(bytes), a(startRdma(own)), b(startRdma(others)) {
-        EXPECT_TRUE(a->registerLocalMemory(local.data(), local.size()));
-        EXPECT_TRUE(b->registerLocalMemory(remote.data(), remote.size()));
-        const auto opened = a->openSegment(b->localSegmentName());
-        EXPECT_TRUE(opened) << opened.status().toString();
-        if (opened) segment = *opened;
-    }
-    TransferRequest request(Opcode opcode, std::size_t offset, std::size_t length) {
-        return makeRequest(opcode, segment, local.data() + offset, remote.address(offset), length);
-    }
-    /// All of the memory, in pieces.
-    std::vector<TransferRequest> pieces(Opcode opcode, std::size_t piece) {
-        std::vector<TransferRequest> all;
-        for (std::size_t at = 0; at < local.size(); at += piece) all.push_back(request(opcode, at, piece));
-        return all;
-    }
-    /// The buffer is the caller's: nothing reads or writes it any more.
-    void expectFree() {
-        local.protect(PROT_NONE);
-        local.protect(PROT_READ | PROT_WRITE);
-    }
-
-    Buffer local;
-    Buffer remote;
-    std::unique_ptr<TransferEngine> a;
-    std::unique_ptr<TransferEngine> b;
-    SegmentID segment = kInvalidSegmentID;
-};
-
-bool eventually(const std::function<bool()>& done) {
-    const auto limit = Clock::now() + kPatience;
-    while (!done()) {
-        if (Clock::now() > limit) return false;
-        std::this_thread::sleep_for(1ms);
-    }
-    return true;
-}
-
 TEST(VerbsVmLinks, WithBothLinksDownTasksFailWithTheCauseAndWorkAgainAfterwards) {
     Engines engines("rxe_0a,rxe_1a", "rxe_0b,rxe_1b", 16u << 20);
     expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4u << 20)}), 4u << 20);
     {
-        const auto requests = engines.pieces(Opcode::Write, 2u << 20);
-        BatchHolder batch(*engines.a, requests.size());
-        ASSERT_TRUE(batch.submit(requests));
-        LinkDown first("rxe_0a");
-        LinkDown second("rxe_1a");
-        const auto down = Clock::now();
-        const TransferStatus status = batch.wait();
-        std::printf("terminal %lld ms after both were down: %s\n", millisecondsSince(down),
+        std::optional<LinkDown> first;
+        std::optional<LinkDown> second;
+        TimePoint down{};
+        std::thread cutter([&] {
+            first.emplace("rxe_0a");
+            second.emplace("rxe_1a");
+            down = Clock::now();
+        });
+        // What is under way when the second goes, and what is submitted just after.
+        TransferStatus status;
+        do status = runBatch(*engines.a, engines.pieces(Opcode::Write, 2u << 20));
+        while (status.s == TransferStatusEnum::COMPLETED);
+        const auto ended = Clock::now();
+        cutter.join();
+        std::printf("terminal %lld ms after both were down: %s\n",
+                    static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(ended - down).count()),
                     status.error.toString().c_str());
-        // Unless it was over before.
-        if (status.s != TransferStatusEnum::COMPLETED) {
-            expectFailed(status, Code::ConnectionLost);
-            EXPECT_NE(status.error.message().find("rxe_"), std::string::npos) << status.error.toString();
-        }
+        expectFailed(status, Code::ConnectionLost);
+        EXPECT_TRUE(status.quiesced);
+        EXPECT_NE(status.error.message().find("rxe_"), std::string::npos) << status.error.toString();
         const TransferStatus next = runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)});
         expectFailed(next, Code::ConnectionLost);
         EXPECT_NE(next.error.message().find("rxe_"), std::string::npos) << next.error.toString();
@@ -170,6 +137,62 @@ TEST(VerbsVmLinks, PeersComeAndGoAndNothingIsLeft) {
     EXPECT_TRUE(eventually([&] { return entriesOf("/proc/self/fd") == descriptors; }))
         << entriesOf("/proc/self/fd") << " descriptors where there were " << descriptors;
     EXPECT_EQ(entriesOf("/proc/self/task"), threads);
+}
+
+TEST(VerbsVmLongLinks, FivePercentOfThePacketsLostCostTimeAndNoBytes) {
+    Engines engines("rxe_0a", "rxe_0b", 2u << 20);
+    expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)}), 4096);
+    for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+        engines.local.fillPattern(opcode == Opcode::Write ? 8 : 9);
+        engines.remote.fillPattern(opcode == Opcode::Write ? 9 : 8);
+        const Netem one("r0.a", "loss 5%");
+        const Netem other("r0.b", "loss 5%");
+        const TransferStatus status = runBatch(*engines.a, {engines.request(opcode, 0, engines.local.size())});
+        // Seven losses of one packet in a row break the pair, and a retry follows; that may happen twice.
+        if (status.s != TransferStatusEnum::COMPLETED) {
+            EXPECT_FALSE(status.error.message().empty());
+            EXPECT_TRUE(status.quiesced);
+            continue;
+        }
+        EXPECT_TRUE(engines.local.holdsPattern(8));
+        EXPECT_TRUE(engines.remote.holdsPattern(8));
+    }
+}
+
+TEST(VerbsVmLongLinks, PortsOfDifferentMtuAgreeOnTheSmaller) {
+    // Of the device: 1024 for 1500 of the interface.
+    shell("ip link set r1.b mtu 1500");
+    {
+        Engines engines("rxe_1a", "rxe_1b", 4u << 20);
+        engines.local.fillPattern(10);
+        expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, engines.local.size())}),
+                        engines.local.size());
+        EXPECT_TRUE(engines.remote.holdsPattern(10));
+        engines.local.fill(std::byte{0});
+        expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Read, 0, engines.local.size())}),
+                        engines.local.size());
+        EXPECT_TRUE(engines.local.holdsPattern(10));
+    }
+    shell("ip link set r1.b mtu 4200");
+}
+
+TEST(VerbsVmLongLinks, ADeviceThatIsDeletedWhileInUseHangsNobody) {
+    {
+        Engines engines("rxe_1a", "rxe_1b", 4u << 20);
+        expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)}), 4096);
+        // Blocks until nobody uses it any more.
+        shell("(rdma link delete rxe_1a; echo $? >/tmp/deleted) >/dev/null 2>&1 &");
+        std::this_thread::sleep_for(500ms);
+        engines.local.fillPattern(11);
+        const TransferStatus status = runBatch(*engines.a, {engines.request(Opcode::Write, 0, engines.local.size())});
+        std::printf("after the deletion: %s %s\n", toString(status.s), status.error.toString().c_str());
+        if (status.s == TransferStatusEnum::COMPLETED)
+            EXPECT_TRUE(engines.remote.holdsPattern(11));
+        else
+            EXPECT_TRUE(status.quiesced);
+    }
+    EXPECT_TRUE(eventually([] { return ::access("/tmp/deleted", F_OK) == 0; })) << "the device was not let go";
+    shell("rdma link add rxe_1a type rxe netdev r1.a && rm /tmp/deleted");
 }
 
 }  // namespace

@@ -24,6 +24,10 @@ TEST(VerbsHandshake, AGreetingAndAnAnswerComeThroughAsTheyAre) {
     EXPECT_TRUE(decoded->sameLane(greeting));
     EXPECT_EQ(decoded->target, greeting.target);
     EXPECT_EQ(decoded->attempt, greeting.attempt);
+    EXPECT_FALSE(decoded->fence);
+    Greeting fence = greeting;
+    fence.fence = true;
+    EXPECT_TRUE(decodeGreeting(encode(fence))->fence);
 
     const Answer answer{Code::StaleIncarnation, Incarnation::random(), 2048, std::string(kMaxDeviceName, 'x')};
     const auto back = decodeAnswer(encode(answer));
@@ -58,7 +62,8 @@ TEST(VerbsHandshake, HostileBytesAreRefused) {
     };
     EXPECT_EQ(with(0, std::byte{0}).code(), Code::ProtocolError);
     EXPECT_NE(with(4, std::byte{9}).message().find("version 9"), std::string::npos);
-    EXPECT_EQ(with(6, std::byte{1}).code(), Code::ProtocolError);
+    EXPECT_EQ(with(6, std::byte{2}).code(), Code::ProtocolError);
+    EXPECT_EQ(with(7, std::byte{1}).code(), Code::ProtocolError);
     Greeting nobody = sample();
     nobody.initiator = {};
     EXPECT_EQ(decodeGreeting(encode(nobody)).status().code(), Code::ProtocolError);

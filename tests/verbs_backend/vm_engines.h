@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -141,6 +142,52 @@ inline TransferStatus untilCompleted(TransferEngine& engine, const TransferReque
 
 inline long long millisecondsSince(TimePoint start) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+}
+
+/// Two engines of this process with `bytes` each; `a` has the segment of `b` open.
+struct Engines {
+    Engines(const std::string& own, const std::string& others, std::size_t bytes, bool tcp = false)
+        : local(bytes), remote(bytes), a(startRdma(setup(own, tcp))), b(startRdma(setup(others, tcp))) {
+        EXPECT_TRUE(a->registerLocalMemory(local.data(), local.size()));
+        EXPECT_TRUE(b->registerLocalMemory(remote.data(), remote.size()));
+        const auto opened = a->openSegment(b->localSegmentName());
+        EXPECT_TRUE(opened) << opened.status().toString();
+        if (opened) segment = *opened;
+    }
+    static EngineSetup setup(const std::string& names, bool tcp) {
+        EngineSetup made = rdmaSetup(names);
+        made.tcp = tcp;
+        return made;
+    }
+    TransferRequest request(Opcode opcode, std::size_t offset, std::size_t length) {
+        return makeRequest(opcode, segment, local.data() + offset, remote.address(offset), length);
+    }
+    /// All of the memory, in pieces.
+    std::vector<TransferRequest> pieces(Opcode opcode, std::size_t piece) {
+        std::vector<TransferRequest> all;
+        for (std::size_t at = 0; at < local.size(); at += piece) all.push_back(request(opcode, at, piece));
+        return all;
+    }
+    /// The buffer is the caller's: nothing reads or writes it any more.
+    void expectFree() {
+        local.protect(PROT_NONE);
+        local.protect(PROT_READ | PROT_WRITE);
+    }
+
+    Buffer local;
+    Buffer remote;
+    std::unique_ptr<TransferEngine> a;
+    std::unique_ptr<TransferEngine> b;
+    SegmentID segment = kInvalidSegmentID;
+};
+
+inline bool eventually(const std::function<bool()>& done) {
+    const auto limit = Clock::now() + kPatience;
+    while (!done()) {
+        if (Clock::now() > limit) return false;
+        std::this_thread::sleep_for(1ms);
+    }
+    return true;
 }
 
 }  // namespace troupe::test

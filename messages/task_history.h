@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace troupe {
+
+/// What became of the parts of a task that did not go smoothly, in order: which came back from where and why, when
+/// something was sent again, and what arrived by whom. Kept by the task's tracker from the first failure on; bounded.
+struct TaskHistory {
+    /// More says nothing new: paths that fail again and again fail for the same causes.
+    static constexpr std::size_t kMost = 32;
+
+    struct Attempt {
+        std::uint32_t worker = 0;
+        std::uint64_t bytes = 0;
+        Status cause;                ///< Why they came back; Ok: they arrived.
+        std::uint64_t incident = 0;  ///< What came back from a worker with the same number is one attempt.
+        TimePoint when{};            ///< When the last of it came back, or the first of it arrived.
+        /// Of what came back: from then until something of the task was sent again. Of what arrived after something had
+        /// come back: from then until the first of it arrived. 0: there is nothing to tell.
+        Duration pause{};
+    };
+
+    void failed(std::uint32_t worker, std::uint64_t bytes, const Status& cause, std::uint64_t incident, TimePoint now) {
+        open = true;
+        for (auto known = attempts.rbegin(); known != attempts.rend(); ++known) {
+            if (known->worker != worker || known->incident != incident || known->cause.isOk()) continue;
+            known->bytes += bytes;
+            known->when = now;
+            return;
+        }
+        add({worker, bytes, cause, incident, now, {}});
+    }
+
+    void arrived(std::uint32_t worker, std::uint64_t bytes, TimePoint now) {
+        if (bytes == 0) return;
+        const Attempt* const last = attempts.empty() ? nullptr : &attempts.back();
+        if (last != nullptr && last->worker == worker && last->cause.isOk())
+            attempts.back().bytes += bytes;
+        else
+            add({worker, bytes, {}, 0, now, last == nullptr || last->cause.isOk() ? Duration{} : now - last->when});
+    }
+
+    void sentAgain(TimePoint now) {
+        if (!open) return;
+        open = false;
+        for (auto last = attempts.rbegin(); last != attempts.rend(); ++last) {
+            if (last->cause.isOk()) continue;
+            if (last->pause == Duration::zero()) last->pause = now - last->when;
+            return;
+        }
+    }
+
+    /// Why a part came back first; null: none did.
+    const Status* firstCause() const {
+        for (const Attempt& attempt : attempts)
+            if (!attempt.cause.isOk()) return &attempt.cause;
+        return nullptr;
+    }
+
+    std::vector<Attempt> attempts;
+    std::uint64_t left_out = 0;  ///< Attempts that came after those.
+    bool open = false;           ///< Something came back, and nothing was sent since.
+
+  private:
+    void add(Attempt attempt) {
+        if (attempts.size() < kMost)
+            attempts.push_back(std::move(attempt));
+        else
+            ++left_out;
+    }
+};
+
+}  // namespace troupe

@@ -1,0 +1,206 @@
+// What a Nic that loses its device gives back, so that another may go on with it: on the strict software device.
+
+#include <optional>
+
+#include "tests/verbs_backend/soft_verbs.h"
+#include "tests/verbs_backend/verbs_pair.h"
+
+namespace troupe::verbs {
+namespace {
+
+using namespace testing;
+using namespace std::chrono_literals;
+
+/// An initiator with the devices s0 and s1 (or s0 alone), a target with s2 and s3.
+struct Rails {
+    explicit Rails(const std::string& own = "s0,s1", std::uint32_t lanes = 1, std::chrono::milliseconds lifetime = 60s)
+        : soft(std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"})),
+          a(config(own, lanes, lifetime), soft, "a"),
+          b(config("s2,s3", 1, lifetime), soft, "b") {
+        EXPECT_TRUE(a.registerMemory(local.data(), local.size()));
+        EXPECT_TRUE(b.registerMemory(remote.data(), remote.size()));
+        for (const auto& nic : a.nics) {
+            const auto opened = nic->openPath(b.asPeer());
+            EXPECT_TRUE(opened) << opened.status().toString();
+            paths.push_back(*opened);
+            // On every lane.
+            run(a, *nic, paths.back(), many(16, Opcode::Write));
+        }
+        a.sweep.clear();
+    }
+    ~Rails() {
+        a.end();
+        b.end();
+        for (const std::string& violation : soft->violations()) ADD_FAILURE() << violation;
+        EXPECT_EQ(soft->leftovers(), "");
+    }
+    static Config config(const std::string& devices, std::uint32_t lanes, std::chrono::milliseconds lifetime) {
+        Config result;
+        result.rdma_devices = devices;
+        result.rdma_lanes = lanes;
+        result.rdma_drain_timeout = 50ms;
+        result.rdma_packet_lifetime = lifetime;
+        result.connect_timeout = 2000ms;
+        return result;
+    }
+    std::vector<WorkRequest> many(std::size_t count, Opcode opcode) const {
+        std::vector<WorkRequest> requests;
+        for (std::size_t i = 0; i < count; ++i)
+            requests.push_back(request(opcode, local.data() + i * 64, remote.data() + i * 64, 64, i));
+        return requests;
+    }
+    /// Posts on the first Nic work that stays with the device.
+    std::size_t holdOnFirst(std::size_t count, Opcode opcode) {
+        soft->hold(true);
+        const std::size_t posted = a.nics[0]->post(paths[0], many(count, opcode));
+        a.nics[0]->poll(Clock::now(), a.sweep);
+        return posted;
+    }
+    /// Whether the last that was said of the first Nic's path is that it can be used.
+    std::optional<bool> saidUsable() const {
+        std::optional<bool> said;
+        for (const PathChange& change : a.sweep.paths)
+            if (change.path == paths[0]) said = change.usable;
+        return said;
+    }
+
+    std::vector<char> local = noise(65536);
+    std::vector<char> remote = std::vector<char>(65536);
+    std::shared_ptr<SoftVerbs> soft;
+    Node a;
+    Node b;
+    std::vector<PathId> paths;
+};
+
+TEST(VerbsFailover, LostWritesComeBackOnlyWhenThePeerHasEndedItsSide) {
+    Rails rails;
+    // Two lanes, a pair at each end.
+    ASSERT_EQ(rails.soft->count("qp"), 4u);
+    const std::size_t posted = rails.holdOnFirst(100, Opcode::Write);
+    rails.soft->setPort("s0", false);
+    // What was never sent comes back at once; the rest once it is fenced.
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    // Nothing through s0 can have told the peer; the fence through s1 has.
+    EXPECT_EQ(rails.soft->count("qp"), 2u);
+    for (const Failure& failure : rails.a.sweep.failed) {
+        EXPECT_TRUE(failure.fenced && failure.retryable && failure.quiesced) << failure.cause.toString();
+        EXPECT_NE(failure.cause.message().find("went down"), std::string::npos) << failure.cause.toString();
+        EXPECT_EQ(failure.incident, rails.a.sweep.failed.front().incident);
+        EXPECT_NE(failure.incident, 0u);
+    }
+    EXPECT_EQ(rails.saidUsable(), false);
+    rails.soft->hold(false);
+    rails.a.sweep.clear();
+    run(rails.a, *rails.a.nics[1], rails.paths[1], rails.many(100, Opcode::Write));
+    EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+    // It connects by itself when the port is back.
+    rails.soft->setPort("s0", true);
+    EXPECT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
+}
+
+TEST(VerbsFailover, LostReadsComeBackWithoutAFence) {
+    Rails rails;
+    const std::size_t posted = rails.holdOnFirst(50, Opcode::Read);
+    rails.soft->fail("cmCreate", EMFILE, 1000);
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    for (const Failure& failure : rails.a.sweep.failed) EXPECT_TRUE(failure.retryable && failure.quiesced);
+    rails.soft->fail("cmCreate", 0, 0);
+    rails.soft->hold(false);
+}
+
+TEST(VerbsFailover, WhatWasNotPostedIsFencedAtOnce) {
+    Rails rails;
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+    rails.soft->fail("cmCreate", EMFILE, 1000);
+    run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(10, Opcode::Write));
+    ASSERT_EQ(rails.a.sweep.failed.size(), 10u);
+    for (const Failure& failure : rails.a.sweep.failed) EXPECT_TRUE(failure.fenced && failure.retryable);
+    rails.soft->fail("cmCreate", 0, 0);
+}
+
+TEST(VerbsFailover, WithoutAnotherDeviceLostWritesComeBackWhenNoPacketOfThemLives) {
+    Rails rails("s0", 1, 300ms);
+    const std::size_t posted = rails.holdOnFirst(100, Opcode::Write);
+    const auto began = Clock::now();
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    EXPECT_GE(Clock::now() - began, 300ms);
+    for (const Failure& failure : rails.a.sweep.failed)
+        EXPECT_TRUE(failure.fenced && failure.retryable && failure.quiesced) << failure.cause.toString();
+    rails.soft->hold(false);
+}
+
+TEST(VerbsFailover, ALostWriteComesBackWhenItsLaneIsConnectedAnew) {
+    Rails rails("s0");
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+    EXPECT_EQ(endedIn(rails.a.sweep), 0u);
+    rails.soft->setPort("s0", true);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    EXPECT_EQ(rails.saidUsable(), true);
+    for (const Failure& failure : rails.a.sweep.failed) EXPECT_TRUE(failure.fenced);
+    rails.soft->hold(false);
+}
+
+TEST(VerbsFailover, ARequestThatIsRefusedIsNoLossOfThePath) {
+    Rails rails;
+    run(rails.a, *rails.a.nics[0], rails.paths[0],
+        {request(Opcode::Write, rails.local.data(), rails.remote.data(), 64, 1)});
+    rails.b.unregisterMemory(rails.remote.data());
+    run(rails.a, *rails.a.nics[0], rails.paths[0],
+        {request(Opcode::Write, rails.local.data(), rails.remote.data(), 64, 2)});
+    ASSERT_EQ(rails.a.sweep.failed.size(), 1u);
+    EXPECT_EQ(rails.a.sweep.failed[0].cause.code(), Code::AccessDenied) << rails.a.sweep.failed[0].cause.toString();
+    EXPECT_EQ(rails.saidUsable(), std::nullopt);
+}
+
+TEST(VerbsFailover, WhenTheFenceFailsLostWritesComeBackWhenNoPacketOfThemLives) {
+    for (const char* call : {"cmCreate", "cmResolveAddress", "cmResolveRoute", "createQp", "cmConnect"}) {
+        Rails rails("s0,s1", 1, 300ms);
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        const auto began = Clock::now();
+        rails.soft->fail(call, EMFILE, 1000);
+        rails.soft->setPort("s0", false);
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; })) << call;
+        for (const Failure& failure : rails.a.sweep.failed)
+            EXPECT_TRUE(failure.fenced && failure.retryable && failure.quiesced) << call;
+        EXPECT_GE(Clock::now() - began, 300ms) << call;
+        rails.soft->fail(call, 0, 0);
+        rails.soft->hold(false);
+    }
+}
+
+TEST(VerbsFailover, AResetDoesNotWaitForAFence) {
+    Rails rails;
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    // Nobody answers, neither to the fence nor to a new connection.
+    rails.soft->setPort("s2", false);
+    rails.soft->setPort("s3", false);
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+    EXPECT_EQ(endedIn(rails.a.sweep), 0u);
+    rails.a.nics[0]->resetPath(rails.paths[0], {Code::Timeout, "the deadline passed"});
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    for (const Failure& failure : rails.a.sweep.failed) EXPECT_TRUE(!failure.fenced && failure.quiesced);
+    rails.soft->hold(false);
+}
+
+TEST(VerbsFailover, APathWithALaneLeftIsUsable) {
+    Rails rails("s0,s1", 2);
+    rails.soft->hold(true);
+    ASSERT_EQ(rails.a.nics[0]->post(rails.paths[0], rails.many(1, Opcode::Write)), 1u);
+    rails.a.nics[0]->poll(Clock::now(), rails.a.sweep);
+    // The next post fails, and with it one of the two pairs.
+    rails.soft->fail("postSend", EIO, 1);
+    ASSERT_EQ(rails.a.nics[0]->post(rails.paths[0], rails.many(1, Opcode::Write)), 1u);
+    ASSERT_TRUE(pump(rails.a, [&] { return !rails.a.sweep.failed.empty(); }));
+    EXPECT_EQ(rails.saidUsable(), std::nullopt);
+    rails.soft->hold(false);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == 2; }));
+}
+
+}  // namespace
+}  // namespace troupe::verbs

@@ -1,0 +1,78 @@
+// VerbsNic: writes that were lost with a queue pair, and how another path may take them.
+//
+// A pair in the error state sends nothing more, and when every completion is counted or it is destroyed, the own memory
+// is free. But what it sent may still be in a switch, and the target's pair, which knows of nothing, would apply it:
+// after the same write went over another path, after the caller saw it completed, and over whatever was written there
+// since. So either the target's pair is gone first, or the packets are. Connecting the lane anew ends the target's
+// pair, but that takes the device that was lost; a fence is the same request, sent through another one. Where nothing
+// gets through, rdma.packet_lifetime is waited for.
+
+#include <algorithm>
+
+#include "verbs_backend/verbs_nic.h"
+
+namespace troupe::verbs {
+
+/// Takes `writes` and gives them back when they are fenced off. False: their own path is to try again, at once.
+bool VerbsNic::fence(Lane& lane, std::vector<WorkRequest>& writes) {
+    // What its owner reset is made good by the same path; who closes a path sends nothing again.
+    if (lane.orphan || !lane.lost || lane.pair == 0) return false;
+    Fence entry;
+    entry.lane = &lane;
+    entry.writes = std::move(writes);
+    entry.cause = lane.cause;
+    entry.incident = lane.incident;
+    entry.deadline = saturatedAdd(Clock::now(), config_.rdma_packet_lifetime);
+    entry.pair = askToFence(lane);
+    watchTimer(entry.deadline);
+    fences_.push_back(std::move(entry));
+    return true;
+}
+
+/// Asks the peer through the other devices; 0: there is none that could.
+std::uint32_t VerbsNic::askToFence(const Lane& lane) {
+    const Peer& peer = lane.path->keys.peer();
+    Connector::Order wanted;
+    for (std::size_t own = 0; own < shared_.memory->devices().size(); ++own) {
+        if (own == index_) continue;
+        auto ways = candidatesOf(*peer.desc, own);
+        wanted.candidates.insert(wanted.candidates.end(), ways.begin(), ways.end());
+    }
+    if (wanted.candidates.empty()) return 0;
+    wanted.device = index_;
+    wanted.greeting.initiator = incarnation_;
+    wanted.greeting.target = peer.desc->incarnation;
+    wanted.greeting.nic = static_cast<std::uint32_t>(index_);
+    wanted.greeting.lane = lane.number;
+    wanted.greeting.attempt = lane.pair;
+    wanted.greeting.fence = true;
+    wanted.peer = "segment '" + peer.name + "'";
+    return shared_.connector->connect(std::move(wanted));
+}
+
+/// Gives the writes of these back; `fenced`: nothing of them is on its way any more.
+void VerbsNic::endFences(const std::function<bool(const Fence&)>& which, bool fenced) {
+    std::erase_if(fences_, [&](const Fence& entry) {
+        if (!which(entry)) return false;
+        // Where it has an answer, it is gone already.
+        if (entry.pair != 0) shared_.connector->destroy(entry.pair);
+        for (const WorkRequest& request : entry.writes) {
+            finish(*entry.lane, request);
+            failures_.push_back({request, entry.cause, entry.retryable, true, fenced, entry.incident});
+        }
+        return true;
+    });
+}
+
+/// Nobody waits for those of this path any more: its owner resets or closes it.
+void VerbsNic::abandonFences(const PathState& path, const Status& cause, bool retryable) {
+    for (Fence& entry : fences_) {
+        if (entry.lane->path.get() != &path) continue;
+        entry.cause = cause;
+        entry.retryable = retryable;
+        entry.deadline = TimePoint::min();
+    }
+    endFences([](const Fence& entry) { return entry.deadline == TimePoint::min(); }, false);
+}
+
+}  // namespace troupe::verbs
