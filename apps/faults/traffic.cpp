@@ -8,7 +8,6 @@
 
 #include "apps/support/payload.h"
 #include "apps/support/units.h"
-#include "base/byte_range.h"
 
 namespace troupe::apps::faults {
 
