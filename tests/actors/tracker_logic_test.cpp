@@ -293,6 +293,16 @@ TEST_F(Tracker, ARefusalNamesTheRangeOfTheTaskAndSaysWhatItsLowestRefusedPartSai
     }
 }
 
+TEST_F(Tracker, ARefusalAfterALostAttemptNamesTheRangeAndNotWhatWasLost) {
+    auto read = spec(16, 100);
+    read.opcode = Opcode::Read;
+    read.retries = 1;
+    const BatchID id = submit({read});
+    fail(output_.takeFlights().front(), Status(Code::ConnectionLost, "it hung up"), true);
+    fail(output_.takeFlights().front(), Status(Code::AccessDenied, "no"), false);
+    EXPECT_EQ(task(id, 0).error.toString(), "AccessDenied: read of [0x100010, 0x100074): no");
+}
+
 TEST_F(Tracker, ARefusedMergedFlightIsTakenApartAndOnlyTheBadTaskFails) {
     const BatchID id = submit({spec(0, 100), spec(100, 100), spec(200, 100)});
     auto flights = output_.takeFlights();
