@@ -57,8 +57,11 @@ struct Lane {
     TimePoint deadline = kForever;  ///< Of Draining and Ending.
     TimePoint retry_at{};           ///< Idle: no attempt before.
     TimePoint last_loss{};
-    unsigned strikes = 0;    ///< Losses lately; decays.
-    bool is_listed = false;  ///< On the Nic's list of lanes with something to send.
+    unsigned strikes = 0;                 ///< Losses lately; decays.
+    TimePoint used_at{};                  ///< Up: when work was posted last, or it came up.
+    bool evicted = false;                 ///< Draining, Ending: to make room for another.
+    TimePoint roomless_since = kForever;  ///< Idle with work: no pair may be made for want of room.
+    bool is_listed = false;               ///< On the Nic's list of lanes with something to send.
 };
 
 }  // namespace troupe::verbs

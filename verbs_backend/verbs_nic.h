@@ -88,6 +88,12 @@ class VerbsNic final : public Nic {
     void forget(Lane& lane);
     void runTimers(TimePoint now);
 
+    // verbs_nic_room.cpp: pairs that are not used
+    bool hasRoomFor(Lane& lane, TimePoint now);
+    void evictIdle(TimePoint now);
+    void closeIfUnused(Lane& lane, TimePoint now);
+    static bool isIdle(const Lane& lane);
+
     // verbs_nic_post.cpp: from requests to work requests
     bool takeMail(TimePoint now);
     bool flush(TimePoint now);
@@ -121,6 +127,8 @@ class VerbsNic final : public Nic {
     std::vector<Lane*> ready_;  ///< With something to send or to connect for.
     std::vector<Failure> failures_;
     Sweep early_;  ///< Completions that arm() found.
+
+    std::size_t evicting_ = 0;  ///< Lanes that are ending to make room.
 
     bool port_down_ = false;
     Status port_cause_;

@@ -1,6 +1,7 @@
 // VerbsNic: what becomes of lanes and of the requests on them.
 
 #include <algorithm>
+#include <utility>
 
 #include "verbs_backend/verbs_nic.h"
 
@@ -19,6 +20,7 @@ constexpr std::chrono::seconds kEndPatience{2};
 
 void VerbsNic::order(Lane& lane, TimePoint now) {
     if (now < lane.retry_at) return watchTimer(lane.retry_at);
+    if (!hasRoomFor(lane, now)) return;
     Connector::Order wanted;
     wanted.device = index_;
     wanted.greeting.initiator = incarnation_;
@@ -27,6 +29,7 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
     wanted.greeting.lane = lane.number;
     wanted.candidates = lane.path->candidates;
     wanted.peer = "segment '" + lane.path->keys.peer().name + "'";
+    wanted.peer_index = lane.path->keys.peer().index;
     lane.step = Lane::Step::Connecting;
     lane.pair = shared_.connector->connect(std::move(wanted));
     lane_of_pair_[lane.pair] = &lane;
@@ -86,6 +89,8 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
         return beginEnd(lane, now);
     }
     lane.step = Lane::Step::Up;
+    lane.used_at = now;
+    closeIfUnused(lane, now);
     lane.qp = event.qp;
     lane.remote_device = static_cast<std::size_t>(named - devices.begin());
     lane.segments = event.segments;
@@ -126,6 +131,9 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     lane.qp = nullptr;
     lane.step = Lane::Step::Idle;
     lane.deadline = kForever;
+    if (std::exchange(lane.evicted, false)) --evicting_;
+    // Somebody may wait for its place.
+    watchTimer(TimePoint::min());
     if (lane.orphan) return forget(lane);
     if (!lane.waiting.empty()) enlist(lane);
 }
@@ -183,6 +191,8 @@ void VerbsNic::runTimers(TimePoint now) {
     next_deadline_ = kForever;
     const auto look = [&](Lane& lane) {
         if (lane.step == Lane::Step::Idle && !lane.waiting.empty()) enlist(lane);
+        if (lane.waiting.empty()) lane.roomless_since = kForever;
+        closeIfUnused(lane, now);
         if (lane.step != Lane::Step::Draining && lane.step != Lane::Step::Ending) return;
         if (now < lane.deadline) return watchTimer(lane.deadline);
         if (lane.step == Lane::Step::Draining) {
