@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -56,14 +55,14 @@ CmEvent::Kind kindOf(rdma_cm_event_type type) {
 
 class SystemVerbs final : public VerbsApi {
   public:
-    int openDevices(const std::vector<std::string>& wanted, std::vector<Opened>& devices) override {
+    int openDevices(const std::function<bool(const std::string&)>& wanted, std::vector<Opened>& devices) override {
         int count = 0;
         ibv_device** list = ibv_get_device_list(&count);
         if (list == nullptr) return errno;
         for (int i = 0; i < count; ++i) {
             Opened opened;
             opened.name = ibv_get_device_name(list[i]);
-            if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), opened.name) == wanted.end()) continue;
+            if (!wanted(opened.name)) continue;
             errno = 0;
             opened.context = ibv_open_device(list[i]);
             // Some drivers fail without saying why.
@@ -121,6 +120,10 @@ class SystemVerbs final : public VerbsApi {
     ibv_mr* regMr(ibv_pd* pd, void* addr, std::size_t length, int access) override {
         return ibv_reg_mr(pd, addr, length, static_cast<unsigned>(access));
     }
+    ibv_mr* regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::uint64_t iova, int fd,
+                        int access) override {
+        return ibv_reg_dmabuf_mr(pd, offset, length, iova, fd, access);
+    }
     int deregMr(ibv_mr* mr) override { return ibv_dereg_mr(mr); }
 
     ibv_comp_channel* createChannel(ibv_context* context) override {
@@ -156,6 +159,10 @@ class SystemVerbs final : public VerbsApi {
     ibv_qp* createQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override { return ibv_create_qp(pd, &attributes); }
     int modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) override {
         return ibv_modify_qp(qp, &attributes, mask);
+    }
+    int queryQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) override {
+        ibv_qp_init_attr made{};
+        return ibv_query_qp(qp, &attributes, mask, &made);
     }
     int destroyQp(ibv_qp* qp) override { return ibv_destroy_qp(qp); }
     int postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) override {
