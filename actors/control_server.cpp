@@ -18,9 +18,6 @@ constexpr int kAcceptBurst = 32;
 // How long accepting rests after the process ran out of descriptors.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
-// While it lasts, that accepting is not possible is said this often.
-constexpr auto kAcceptComplaintPause = std::chrono::seconds(10);
-
 // Of one client, not yet answered.
 constexpr unsigned kMostQuestions = 256;
 
@@ -68,10 +65,8 @@ void ControlServer::acceptAll() {
             if (accepted.status().code() == Code::ConnectionLost) continue;
             if (accepted.status().code() == Code::ResourceExhausted) {
                 // The listener stays ready; without a rest the loop would spin on it.
-                if (const TimePoint now = loop().now(); now >= next_accept_complaint_) {
-                    next_accept_complaint_ = now + kAcceptComplaintPause;
-                    log_->warn("control port: cannot accept, {}", accepted.status().message());
-                }
+                if (const auto more = accept_word_.turn(loop().now()))
+                    log_->warn("control port: cannot accept, {}{}", accepted.status().message(), *more);
                 listener_->unwatch();
                 accept_timer_ =
                     loop().runAt(loop().now() + kAcceptPause, [this] { listener_->watch([this] { acceptAll(); }); });
@@ -79,8 +74,9 @@ void ControlServer::acceptAll() {
             return;
         }
         if (clients_.size() >= settings_.max_control_connections) {
-            log_->warn("control port: refused {}: {} connections are open (max_control_connections)", accepted->peer,
-                       clients_.size());
+            if (const auto more = refused_word_.turn(loop().now()))
+                log_->warn("control port: refused {}: {} connections are open (max_control_connections){}",
+                           accepted->peer, clients_.size(), *more);
             continue;
         }
         auto client = std::make_shared<Client>();

@@ -7,6 +7,7 @@
 #include "actors/hosted_actor.h"
 #include "base/config.h"
 #include "base/incarnation.h"
+#include "base/rare_word.h"
 #include "base/stream.h"
 #include "control/control_channel.h"
 
@@ -60,7 +61,8 @@ class ControlServer final : public HostedActor {
     std::uint64_t askers_ = 0;
     Reactor::TimerId silence_timer_ = 0;
     Reactor::TimerId accept_timer_ = 0;
-    TimePoint next_accept_complaint_{};  ///< Not before.
+    RareWord accept_word_;
+    RareWord refused_word_;
 };
 
 }  // namespace troupe

@@ -202,7 +202,12 @@ void PeerMonitor::trouble(const Status& why) {
     fetching_ = false;
     fetch_again_ = false;
     ++failures_;
-    Status cause = why.withContext("peer " + target_.control.toString());
+    // The channel's own words name the same address: "connect to HOST:PORT: connect: Connection refused".
+    const std::string at = target_.control.toString();
+    const std::string named = "connect to " + at + ": ";
+    Status cause(why.code(),
+                 "peer " + at + ": " +
+                     (why.message().rfind(named, 0) == 0 ? why.message().substr(named.size()) : why.message()));
     // Somebody took the connection and did not greet as an engine does: a web server, say, or a database. A peer that
     // once did is stopped or ill instead.
     const bool odd =

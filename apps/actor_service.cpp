@@ -25,6 +25,7 @@
 
 #include "apps/support/arguments.h"
 #include "apps/support/mapped_memory.h"
+#include "apps/support/say.h"
 #include "apps/support/units.h"
 #include "base/endpoint.h"
 #include "engine/actor_api.h"
@@ -273,6 +274,7 @@ Status serve(const ServiceOptions& options) {
 }  // namespace troupe::apps
 
 int main(int argc, char** argv) {
+    troupe::apps::openStandardDescriptors();
     troupe::apps::ServiceOptions options;
     CLI::App app("Prefetches blocks from a segment with actors of its own, through the engine's actor.");
     app.add_option("--segment", options.segment, "segment to read from; without it this program serves one");
@@ -289,12 +291,12 @@ int main(int argc, char** argv) {
     }
     if (const auto peer = troupe::Endpoint::parse(options.segment);
         !options.segment.empty() && (!peer || peer->port == 0)) {
-        fmt::print(stderr, "troupe_actor_service: --segment {}: give HOST:PORT, as troupe serve prints it\n",
-                   options.segment);
+        troupe::apps::say(stderr, "troupe_actor_service: --segment {}: give HOST:PORT, as troupe serve prints it\n",
+                          options.segment);
         return 2;
     }
     const troupe::Status status = troupe::apps::serve(options);
     if (status) return 0;
-    fmt::print(stderr, "troupe_actor_service: {}\n", status.toString());
+    troupe::apps::say(stderr, "troupe_actor_service: {}\n", status.toString());
     return 1;
 }

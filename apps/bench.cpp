@@ -8,7 +8,7 @@
 #include "apps/support/arguments.h"
 #include "apps/support/payload.h"
 #include "apps/support/progress.h"
-#include "apps/support/table.h"
+#include "apps/support/say.h"
 #include "apps/support/units.h"
 
 namespace troupe::apps {
@@ -23,22 +23,27 @@ Status footprintTooSmall(std::uint64_t footprint, std::uint64_t needed) {
                                                formatBytes(footprint), formatBytes(needed))};
 }
 
+/// Whom a share of the target is for.
+std::string eachOf(const BenchOptions& options) {
+    return options.threads == 1 ? std::string("the thread") : fmt::format("each of {} threads", options.threads);
+}
+
 /// Bytes per thread and side that a row works on.
 Result<std::uint64_t> shareOf(const BenchOptions& options, std::uint64_t block, std::uint64_t batch,
                               std::uint64_t available) {
     const std::uint64_t blocks_in_flight = batch * options.inflight;
     if (block > available / blocks_in_flight)
         return {Code::InvalidArgument,
-                fmt::format("blocks of {} x batch {} x {} in flight do not fit the {} of remote memory that each of {} "
-                            "threads has; serve more (troupe serve --size) or ask for less",
-                            formatBytes(block), batch, options.inflight, formatBytes(available), options.threads)};
+                fmt::format("blocks of {} x batch {} x {} in flight do not fit the {} of remote memory that {} has; "
+                            "serve more (troupe serve --size) or ask for less",
+                            formatBytes(block), batch, options.inflight, formatBytes(available), eachOf(options))};
     const std::uint64_t needed = block * blocks_in_flight;
     if (options.footprint != 0 && options.footprint < needed) return footprintTooSmall(options.footprint, needed);
     const std::uint64_t wanted = options.footprint != 0 ? options.footprint : std::max(kDefaultFootprint, needed);
     if (options.footprint > available)
         return {Code::InvalidArgument,
-                fmt::format("--footprint {} for each of {} threads does not fit the target; it has {} for each",
-                            formatBytes(options.footprint), options.threads, formatBytes(available))};
+                fmt::format("--footprint {} does not fit the target, which has {} for {}",
+                            formatBytes(options.footprint), formatBytes(available), eachOf(options))};
     return std::min(wanted, available) / block * block;
 }
 
@@ -113,10 +118,22 @@ Status checkOptions(const BenchOptions& options) {
 }
 
 Status runCommand(const BenchOptions& options, Console& console) {
-    const auto report = bench(options, console);
+    const bool json = options.engine.common.json;
+    // A row may take minutes: what is measured is shown, and stays when a later row fails.
+    const auto report = bench(options, console, [&](const BenchReport& so_far) {
+        if (json && console.partial != nullptr) *console.partial = so_far.toJson();
+        if (json) return;
+        say(console.out, "{}{}", so_far.rows.size() == 1 ? BenchReport::head() : "", so_far.line(so_far.rows.back()));
+    });
     if (!report) return report.status();
-    fmt::print(console.out, "{}\n", options.engine.common.json ? report->toJson().dump(2) : report->toString());
+    fmt::print(console.out, "{}", json ? report->toJson().dump(2) + "\n" : report->foot());
     return Status::ok();
+}
+
+/// The columns of the table: rows are printed one by one, so that widths are not those of what comes.
+template <class... Cells>
+std::string benchLine(const Cells&... cells) {
+    return fmt::format("{:<9}  {:>8}  {:>5}  {:>8}  {:>10}  {:>8}  {:>8}  {:>9}  {:>8}  {:>8}\n", cells...);
 }
 
 }  // namespace
@@ -140,22 +157,26 @@ nlohmann::json BenchReport::toJson() const {
             {"inflight", inflight}, {"scatter", scatter}, {"stopped", stopped},     {"rows", list}};
 }
 
-std::string BenchReport::toString() const {
-    Table table(
-        {"operation", "block", "batch", "GB/s", "requests/s", "p50 us", "p99 us", "p99.9 us", "CPU s/GB", "verified"});
-    for (const auto& row : rows)
-        table.add({row.operation, formatBytes(row.block_size), std::to_string(row.batch_size),
-                   movesBytes() ? fmt::format("{:.3f}", row.gigabytes_per_s) : "-",
-                   fmt::format("{:.0f}", row.requests_per_s), fmt::format("{:.1f}", row.p50_us),
-                   fmt::format("{:.1f}", row.p99_us), fmt::format("{:.1f}", row.p999_us),
-                   movesBytes() ? fmt::format("{:.3f}", row.cpu_s_per_gb) : "-", row.verified ? "yes" : "no"});
-    return table.toString() +
-           fmt::format("target {}, transport {}{}, {}, {} in flight each; latencies are of a batch{}", target,
+std::string BenchReport::head() {
+    return benchLine("operation", "block", "batch", "GB/s", "requests/s", "p50 us", "p99 us", "p99.9 us", "CPU s/GB",
+                     "verified");
+}
+
+std::string BenchReport::line(const BenchRow& row) const {
+    return benchLine(row.operation, formatBytes(row.block_size), row.batch_size,
+                     movesBytes() ? formatFigure(row.gigabytes_per_s) : "-", fmt::format("{:.0f}", row.requests_per_s),
+                     fmt::format("{:.1f}", row.p50_us), fmt::format("{:.1f}", row.p99_us),
+                     fmt::format("{:.1f}", row.p999_us), movesBytes() ? formatFigure(row.cpu_s_per_gb) : "-",
+                     row.verified ? "yes" : "-");
+}
+
+std::string BenchReport::foot() const {
+    return fmt::format("target {}, transport {}{}, {}, {} in flight each; latencies are of a batch{}\n", target,
                        transport, movesBytes() ? "" : ", which moves nothing", counted(threads, "thread"),
                        counted(inflight, "batch", "batches"), stopped ? "\nstopped before the last row" : "");
 }
 
-Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
+Result<BenchReport> bench(const BenchOptions& options, const Console& console, const BenchRowDone& row_done) {
     if (auto status = checkOptions(options); !status) return status;
     auto session = Session::start(options.engine);
     if (!session) return session.status();
@@ -185,9 +206,12 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
         auto row = runRow(options, plan, (*session)->engine(), memory, console, [&](double done) {
             progress.update((static_cast<double>(i) + done) / static_cast<double>(plans->size()), describe(plan));
         });
-        if (!row) return row.status();
+        if (!row) return (*session)->explained(row.status());
         report.stopped = row->batches == 0 && console.stop->requested();
-        if (!report.stopped) report.rows.push_back(std::move(row).value());
+        if (report.stopped) break;
+        report.rows.push_back(std::move(row).value());
+        progress.clear();
+        if (row_done) row_done(report);
     }
     report.transport = (*session)->transportUsed(*remote);
     return report;
@@ -195,7 +219,7 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console) {
 
 void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<BenchOptions>();
-    auto* command = addCommand(app, "bench", "Measure reads and writes of a segment");
+    auto* command = addCommand(app, "bench", "Measure reads and writes of a segment; overwrites its memory");
     command->add_option("target", options->target, "Segment, host:port with p2p");
     command->add_flag("--local", options->local, "Work on memory of the own segment instead of a target");
     auto* blocks =
@@ -208,7 +232,7 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     addSeconds(*command, "--duration", options->seconds, "Time measured for each row");
     addSeconds(*command, "--warmup", options->warmup, "Time before it", Zero::Allowed);
     command->add_option("--operation", options->operation, "read, write or both")
-        ->check(CLI::IsMember({"read", "write", "both"}))
+        ->transform(CLI::IsMember({"read", "write", "both"}, CLI::ignore_case))
         ->capture_default_str();
     addBytes(*command, "--footprint", options->footprint, "Memory per thread and side [64MiB, more if needed]");
     command->add_option("--inflight", options->inflight, "Batches per thread at the same time")

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -58,11 +59,17 @@ struct BenchReport {
     /// Over "null" no byte goes anywhere, so there is no rate of bytes.
     bool movesBytes() const { return transport != "null"; }
     nlohmann::json toJson() const;
-    std::string toString() const;
+    /// The head of the table, a row of it, and what is said below it; each ends with a newline.
+    static std::string head();
+    std::string line(const BenchRow& row) const;
+    std::string foot() const;
 };
 
+/// Told of each row when it is done: it is the last of the report's.
+using BenchRowDone = std::function<void(const BenchReport& so_far)>;
+
 /// Measures every row. InvalidArgument when a row does not fit the memory; ChecksumMismatch when verification fails.
-Result<BenchReport> bench(const BenchOptions& options, const Console& console);
+Result<BenchReport> bench(const BenchOptions& options, const Console& console, const BenchRowDone& row_done = {});
 
 /// troupe bench.
 void addBenchCommand(CLI::App& app, ChosenCommand& chosen);

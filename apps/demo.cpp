@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 
@@ -12,6 +14,7 @@
 #include "apps/replay.h"
 #include "apps/support/arguments.h"
 #include "apps/support/child_process.h"
+#include "apps/support/say.h"
 #include "apps/support/table.h"
 #include "apps/support/trace.h"
 #include "apps/support/units.h"
@@ -50,9 +53,10 @@ Result<std::string> findTrace(const std::string& given) {
     std::error_code error;
     for (const auto& candidate : candidates)
         if (std::filesystem::exists(candidate, error)) return candidate.lexically_normal().string();
-    return {Code::NotFound, fmt::format("the bundled trace is not at {}; give one with --trace (make it with troupe "
-                                        "trace-gen -o FILE)",
-                                        candidates[0].lexically_normal().string())};
+    return {Code::InvalidArgument,
+            fmt::format("the bundled trace is not at {}; give one with --trace (make it with troupe "
+                        "trace-gen -o FILE)",
+                        candidates[0].lexically_normal().string())};
 }
 
 Status checkOptions(const DemoOptions& options) {
@@ -60,8 +64,13 @@ Status checkOptions(const DemoOptions& options) {
     if (options.size < kLeastMemory)
         return {Code::InvalidArgument, fmt::format("--size {} is too little for the demo; give at least {}",
                                                    formatBytes(options.size), formatBytes(kLeastMemory))};
-    return options.trace.empty() ? Status::ok() : checkTraceFile(options.trace);
+    const auto trace = findTrace(options.trace);
+    if (!trace) return trace.status();
+    // A trace that cannot be read is said now, not after everything else.
+    return readTraceFile(*trace).status();
 }
+
+std::string ofMicroseconds(double us) { return formatTime(std::chrono::nanoseconds(std::llround(us * 1e3))); }
 
 /// The second process.
 struct Server {
@@ -118,7 +127,7 @@ class Demo {
 
 Status Demo::step(int number, const std::string& what) {
     if (console_.stop->requested()) return {Code::Canceled, "stopped"};
-    if (console_.progress != nullptr) fmt::print(console_.progress, "[{}/5] {}\n", number, what);
+    say(console_.progress, "[{}/5] {}\n", number, what);
     return Status::ok();
 }
 
@@ -178,8 +187,6 @@ Status Demo::measure(const std::string& transport, BenchReport& report) {
 Status Demo::run() {
     const auto trace = findTrace(options_.trace);
     if (!trace) return trace.status();
-    // A trace that cannot be read is said now, not after everything else.
-    if (const auto requests = readTraceFile(*trace); !requests) return requests.status();
     if (auto status = runSteps(*trace); !status) {
         if (server_)
             if (const auto code = server_->process.wait(std::chrono::milliseconds(0)))
@@ -211,17 +218,18 @@ void Demo::print() const {
     Table table({"step", "what", "by", "speed", "result"});
     table.alignLeft();
     table.add({"serve", formatBytes(server_->length), "", "", "segment " + server_->segment + ", another process"});
-    table.add({"verify", fmt::format("{} writes, {} reads", verified_.writes, verified_.reads), verified_.transport,
+    table.add({"verify", counted(verified_.writes, "write") + ", " + counted(verified_.reads, "read"),
+               verified_.transport,
                formatRate(static_cast<double>(verified_.bytes_written + verified_.bytes_read) / verified_.seconds),
                "no mismatch"});
     for (const BenchReport* report : {&bench_, &bench_tcp_})
         for (const auto& row : report->rows)
             table.add({"bench", fmt::format("{} {} x {}", row.operation, formatBytes(row.block_size), row.batch_size),
                        report->transport, formatRate(row.gigabytes_per_s * 1e9),
-                       fmt::format("p50 {:.0f} us, p99 {:.0f} us a batch, {}", row.p50_us, row.p99_us,
+                       fmt::format("p50 {}, p99 {} a batch, {}", ofMicroseconds(row.p50_us), ofMicroseconds(row.p99_us),
                                    row.verified ? "no mismatch" : "not compared")});
-    table.add({"replay", fmt::format("{} requests, {} blocks", replay_.requests, replay_.blocks), replay_.transport,
-               formatRate(replay_.gigabytesPerSecond() * 1e9),
+    table.add({"replay", counted(replay_.requests, "request") + ", " + counted(replay_.blocks, "block"),
+               replay_.transport, formatRate(replay_.gigabytesPerSecond() * 1e9),
                fmt::format("{:.0f} % hits, p50 {}, p99 {} a request, no mismatch", replay_.hitRate() * 100,
                            formatTime(replay_.latency.percentile(0.5)), formatTime(replay_.latency.percentile(0.99)))});
     // Who reads the words for the first time should know what they mean.

@@ -17,6 +17,7 @@
 #include "apps/sim.h"
 #include "apps/support/command.h"
 #include "apps/support/remedy.h"
+#include "apps/support/say.h"
 #include "apps/support/usage.h"
 #include "apps/topo.h"
 #include "apps/trace_gen.h"
@@ -30,16 +31,20 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
 
-void report(const ChosenCommand& command, const Status& given, int code) {
+/// `partial` is what --json says beside the error.
+void report(const ChosenCommand& command, const Status& given, int code, const nlohmann::json& partial = {}) {
     const Status status(given.code(), inWordsOfTheCommandLine(given.message()));
     std::string remedy = remedyFor(status);
     if (remedy.empty() && code == kUsage) remedy = "troupe " + command.name + " --help";
-    fmt::print(stderr, "troupe {}: {}\n", command.name, status.toString());
-    if (!remedy.empty()) fmt::print(stderr, "  try: {}\n", remedy);
+    say(stderr, "troupe {}: {}\n", command.name, status.toString());
+    if (!remedy.empty()) say(stderr, "  try: {}\n", remedy);
     if (!command.json || std::ferror(stdout) != 0) return;
-    const nlohmann::json answer = {
-        {"ok", false}, {"error", {{"code", codeName(status.code())}, {"message", status.message()}, {"try", remedy}}}};
-    fmt::print(stdout, "{}\n", answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    nlohmann::json answer = partial.is_object() ? partial : nlohmann::json::object();
+    answer["ok"] = false;
+    answer["error"] = {{"code", codeName(status.code())},
+                       {"message", status.message()},
+                       {"try", remedy.empty() ? nlohmann::json() : nlohmann::json(remedy)}};
+    say(stdout, "{}\n", answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 /// Nothing of ours throws, but the standard library may, out of memory or the like; a user with --json still gets JSON.
@@ -66,8 +71,8 @@ int unknownCommand(const CLI::App& app, const std::string& name) {
         known.push_back(command->get_name());
     // A name may be long; its first bytes tell enough.
     const std::string nearest = nearestName(std::string_view(name).substr(0, 64), known);
-    fmt::print(stderr, "troupe: unknown command '{}'{}\n  try: troupe --help\n", name,
-               nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+    say(stderr, "troupe: unknown command '{}'{}\n  try: troupe --help\n", name,
+        nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
     return kUsage;
 }
 
@@ -81,6 +86,7 @@ std::vector<std::string> spellOutHelp(std::vector<std::string> arguments) {
 
 int run(int argc, char** argv) {
     CLI::App app("Troupe moves memory between processes and machines.", "troupe");
+    app.formatter(std::make_shared<WrappedHelp>());
     app.require_subcommand(0, 1);
     app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
         const auto chain = failed->get_subcommands();
@@ -112,18 +118,18 @@ int run(int argc, char** argv) {
         if (error.get_exit_code() != 0) {
             // A name that is wrong explains all else that seems to be: a missing option, a value too many.
             if (const std::string unknown = unknownOption(app, arguments); !unknown.empty()) {
-                fmt::print(stderr, "{}\n  try: {} --help\n", unknown, unknown.substr(0, unknown.find(':')));
+                say(stderr, "{}\n  try: {} --help\n", unknown, unknown.substr(0, unknown.find(':')));
                 return kUsage;
             }
         }
         if (app.exit(error) != 0) return kUsage;
         if (std::cout.flush()) return 0;
-        fmt::print(stderr, "troupe: cannot write to standard output\n");
+        say(stderr, "troupe: cannot write to standard output\n");
         return kFailure;
     }
 
     if (!chosen.run) {
-        fmt::print(stderr, "troupe: which command?\n{}", app.help());
+        say(stderr, "troupe: which command?\n{}", app.help());
         return kUsage;
     }
 
@@ -138,13 +144,14 @@ int run(int argc, char** argv) {
         report(chosen, stop.status(), kFailure);
         return kFailure;
     }
-    Console console{stdout, stderr, &*stop};
+    nlohmann::json partial;
+    Console console{stdout, stderr, &*stop, &partial};
     const Status status = guarded([&] {
         auto ended = chosen.run(console);
         return ended ? flushOutput(stdout) : ended;
     });
     if (status) return 0;
-    report(chosen, status, kFailure);
+    report(chosen, status, kFailure, partial);
     return kFailure;
 }
 
@@ -153,11 +160,12 @@ int run(int argc, char** argv) {
 }  // namespace troupe::apps
 
 int main(int argc, char** argv) {
+    troupe::apps::openStandardDescriptors();
     try {
         return troupe::apps::run(argc, argv);
     } catch (const std::exception& error) {
         // While reading the arguments or reporting; a command's own are answered by guarded.
-        fmt::print(stderr, "troupe: {}\n", error.what());
+        troupe::apps::say(stderr, "troupe: {}\n", error.what());
         return 1;
     }
 }

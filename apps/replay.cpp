@@ -11,6 +11,7 @@
 #include "apps/support/payload.h"
 #include "apps/support/progress.h"
 #include "apps/support/random.h"
+#include "apps/support/say.h"
 #include "apps/support/table.h"
 #include "apps/support/trace.h"
 #include "apps/support/transfer.h"
@@ -45,7 +46,8 @@ class Replayer {
         report_.slots = slots;
     }
 
-    Result<ReplayReport> run(const std::vector<TraceRequest>& trace);
+    Status run(const std::vector<TraceRequest>& trace);
+    ReplayReport& report() { return report_; }
 
   private:
     /// Sleeps until the request's time; false when the stop signal came.
@@ -71,7 +73,7 @@ class Replayer {
     TimePoint started_ = Clock::now();
 };
 
-Result<ReplayReport> Replayer::run(const std::vector<TraceRequest>& trace) {
+Status Replayer::run(const std::vector<TraceRequest>& trace) {
     Progress progress(console_.progress, "replay");
     total_ = trace.size();
     started_ = Clock::now();
@@ -80,13 +82,17 @@ Result<ReplayReport> Replayer::run(const std::vector<TraceRequest>& trace) {
             report_.stopped = true;
             break;
         }
-        if (auto status = play(request); !status)
-            return status.withContext(fmt::format("request {}", report_.requests + 1));
+        if (auto status = play(request); !status) {
+            report_.failed = true;
+            report_.seconds = toSeconds(Clock::now() - started_);
+            return status.withContext(fmt::format("request {} of the trace", report_.requests + 1));
+        }
         ++report_.requests;
+        if (request.hash_ids.size() != (request.input_tokens + kTokensPerBlock - 1) / kTokensPerBlock) ++report_.uneven;
         showProgress(progress);
     }
     report_.seconds = toSeconds(Clock::now() - started_);
-    return report_;
+    return Status::ok();
 }
 
 bool Replayer::awaitTime(const TraceRequest& request, std::uint64_t first_ms, Progress& progress) {
@@ -194,8 +200,16 @@ Status checkOptions(const ReplayOptions& options) {
 }
 
 Status runCommand(const ReplayOptions& options, Console& console) {
-    const auto report = replay(options, console);
-    if (!report) return report.status();
+    ReplayReport before;
+    const auto report = replay(options, console, &before);
+    if (!report) {
+        if (before.requests == 0) return report.status();
+        if (!options.engine.common.json)
+            say(console.out, "{}\n", before.toString());
+        else if (console.partial != nullptr)
+            *console.partial = {{"before", before.toJson()}};
+        return report.status();
+    }
     fmt::print(console.out, "{}\n", options.engine.common.json ? report->toJson().dump(2) : report->toString());
     return Status::ok();
 }
@@ -207,38 +221,48 @@ double ReplayReport::gigabytesPerSecond() const {
 }
 
 nlohmann::json ReplayReport::toJson() const {
-    return {{"ok", true},
-            {"mismatches", 0},
-            {"requests", requests},
-            {"blocks", blocks},
-            {"hit_blocks", hits},
-            {"hit_rate", hitRate()},
-            {"written_blocks", written},
-            {"blocks_not_stored", not_stored},
-            {"evictions", evictions},
-            {"block_size", block_size},
-            {"slots", slots},
-            {"bytes_read", bytesRead()},
-            {"bytes_written", bytesWritten()},
-            {"seconds", seconds},
-            {"transfer_seconds", transfer_seconds},
-            {"gigabytes_per_s", gigabytesPerSecond()},
-            {"request_p50_us", toMicroseconds(latency.percentile(0.5))},
-            {"request_p99_us", toMicroseconds(latency.percentile(0.99))},
-            {"request_p999_us", toMicroseconds(latency.percentile(0.999))},
-            {"worst_lag_seconds", worst_lag_seconds},
-            {"transport", transport},
-            {"stopped", stopped}};
+    // Of a replay that failed only the error says what it is.
+    nlohmann::json json = failed ? nlohmann::json::object() : nlohmann::json{{"ok", true}, {"mismatches", 0}};
+    json.update({{"requests", requests},
+                 {"requests_uneven", uneven},
+                 {"blocks", blocks},
+                 {"hit_blocks", hits},
+                 {"hit_rate", hitRate()},
+                 {"written_blocks", written},
+                 {"blocks_not_stored", not_stored},
+                 {"evictions", evictions},
+                 {"block_size", block_size},
+                 {"slots", slots},
+                 {"bytes_read", bytesRead()},
+                 {"bytes_written", bytesWritten()},
+                 {"seconds", seconds},
+                 {"transfer_seconds", transfer_seconds},
+                 {"gigabytes_per_s", gigabytesPerSecond()},
+                 {"request_p50_us", toMicroseconds(latency.percentile(0.5))},
+                 {"request_p99_us", toMicroseconds(latency.percentile(0.99))},
+                 {"request_p999_us", toMicroseconds(latency.percentile(0.999))},
+                 {"worst_lag_seconds", worst_lag_seconds},
+                 {"transport", transport},
+                 {"stopped", stopped}});
+    return json;
 }
 
 std::string ReplayReport::toString() const {
     Table table({"replayed", fmt::format("{} in {:.1f} s{}", counted(requests, "request"), seconds,
-                                         stopped ? ", stopped before the end" : "")});
+                                         failed    ? ", then one failed"
+                                         : stopped ? ", stopped before the end"
+                                                   : "")});
     table.alignLeft();
     table.add({"blocks", fmt::format("{} of {}, {} hits ({:.1f} %), {} written, {} evicted from {} slots", blocks,
                                      formatBytes(block_size), hits, hitRate() * 100, written, evictions, slots)});
     if (not_stored != 0)
-        table.add({"not stored", fmt::format("{} blocks of requests larger than the store", not_stored)});
+        table.add({"not stored", fmt::format("{} of requests larger than the store{}", counted(not_stored, "block"),
+                                             not_stored > blocks / 2 ? ", which is most of them: give the target more "
+                                                                       "memory (troupe serve --size)"
+                                                                     : "")});
+    if (uneven != 0)
+        table.add({"uneven", fmt::format("{}: not one hash id for each block of {} input tokens; taken as they are",
+                                         counted(uneven, "request"), kTokensPerBlock)});
     table.add({"moved", fmt::format("{} read, {} written by {}, {} while transferring", formatBytes(bytesRead()),
                                     formatBytes(bytesWritten()), transport, formatRate(gigabytesPerSecond() * 1e9))});
     table.add({"latency",
@@ -246,16 +270,20 @@ std::string ReplayReport::toString() const {
                            formatTime(latency.percentile(0.99)), formatTime(latency.percentile(0.999)))});
     if (worst_lag_seconds > 0)
         table.add({"pace", fmt::format("the latest request began {:.3f} s late", worst_lag_seconds)});
-    table.add({"contents", "every fetched block compared, no mismatch"});
+    if (!failed) table.add({"contents", "every fetched block compared, no mismatch"});
     std::string text = table.toString();
     text.pop_back();
     return text;
 }
 
-Result<ReplayReport> replay(const ReplayOptions& options, const Console& console) {
+Result<ReplayReport> replay(const ReplayOptions& options, const Console& console, ReplayReport* before) {
     if (auto status = checkOptions(options); !status) return status;
-    const auto trace = readTraceFile(options.trace, options.requests);
-    if (!trace) return trace.status();
+    auto trace = options.read;
+    if (!trace) {
+        auto read = readTraceFile(options.trace, options.requests);
+        if (!read) return read.status();
+        trace = std::make_shared<const std::vector<TraceRequest>>(std::move(read).value());
+    }
     auto session = Session::start(options.engine);
     if (!session) return session.status();
     auto target = (*session)->openTarget(options.target);
@@ -272,16 +300,20 @@ Result<ReplayReport> replay(const ReplayOptions& options, const Console& console
     const auto staging = options.engine_memory ? (*session)->allocateMemory(staged * block_size, options.huge, false)
                                                : (*session)->addMemory(staged * block_size, options.huge, false);
     if (!staging) return staging.status();
-    auto report = Replayer(options, console, (*session)->engine(), *target, *staging, slots).run(*trace);
-    if (report) report->transport = (*session)->transportUsed(*target);
-    return report;
+    Replayer replayer(options, console, (*session)->engine(), *target, *staging, slots);
+    const Status ended = replayer.run(*trace);
+    replayer.report().transport = (*session)->transportUsed(*target);
+    if (ended) return std::move(replayer.report());
+    if (before != nullptr) *before = std::move(replayer.report());
+    return (*session)->explained(ended);
 }
 
 void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<ReplayOptions>();
-    auto* command = addCommand(app, "replay", "Replay a serving trace as KV-cache traffic");
+    auto* command =
+        addCommand(app, "replay", "Replay a serving trace as KV-cache traffic; overwrites the target's memory");
     command->add_option("trace", options->trace, "File: one JSON object a line, see docs/apps.md")->required();
-    command->add_option("--target", options->target, "Segment whose memory holds the blocks, host:port with p2p")
+    command->add_option("--target,target", options->target, "Segment whose memory holds the blocks, host:port with p2p")
         ->required();
     addBytes(*command, "--bytes-per-token,--bytes_per_token", options->bytes_per_token,
              "KV-cache bytes of one token: 2 x layers x KV heads x head size x bytes of an element");
@@ -300,10 +332,14 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "replay";
         chosen.json = options->engine.common.json;
-        chosen.check = [options] {
+        chosen.check = [options]() -> Status {
             if (auto status = checkOptions(*options); !status) return status;
             if (auto status = checkVerifiedTarget(options->engine, options->target); !status) return status;
-            return checkTraceFile(options->trace);
+            // All of it, so that a bad line is said before anything starts, as a missing file is.
+            auto trace = readTraceFile(options->trace, options->requests);
+            if (!trace) return trace.status();
+            options->read = std::make_shared<const std::vector<TraceRequest>>(std::move(trace).value());
+            return Status::ok();
         };
         chosen.run = [options](Console& console) { return runCommand(*options, console); };
     });

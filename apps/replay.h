@@ -1,19 +1,24 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "apps/support/command.h"
 #include "apps/support/latency_histogram.h"
 #include "apps/support/session.h"
+#include "apps/support/trace.h"
 
 namespace troupe::apps {
 
 struct ReplayOptions {
     EngineArguments engine;
     std::string trace;  ///< Path.
+    /// What is in it, if somebody has read it already.
+    std::shared_ptr<const std::vector<TraceRequest>> read;
     std::string target;
     std::uint64_t bytes_per_token = 1024;
     std::uint64_t requests = 0;  ///< At most; 0: all.
@@ -38,6 +43,8 @@ struct ReplayReport {
     double transfer_seconds = 0;   ///< Of these in transfers; the rest made and checked contents, or waited.
     double worst_lag_seconds = 0;  ///< How late a request began, after the trace's pace.
     bool stopped = false;          ///< By the stop signal.
+    bool failed = false;           ///< In the request after these, whose blocks are counted as asked for.
+    std::uint64_t uneven = 0;      ///< Requests whose hash ids are not one for each block of input.
     LatencyHistogram latency;      ///< Of a request's transfers.
     std::string transport;         ///< That carried them; Session::transportUsed.
 
@@ -51,7 +58,8 @@ struct ReplayReport {
 
 /// Plays a trace against the target's memory, used as a store of blocks. The store is taken to be empty at first.
 /// InvalidArgument names the line of a bad trace; ChecksumMismatch when a fetched block is not what was stored.
-Result<ReplayReport> replay(const ReplayOptions& options, const Console& console);
+/// After a failure `before` has what was replayed till then, where it is given.
+Result<ReplayReport> replay(const ReplayOptions& options, const Console& console, ReplayReport* before = nullptr);
 
 /// troupe replay.
 void addReplayCommand(CLI::App& app, ChosenCommand& chosen);

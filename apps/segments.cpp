@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/support/arguments.h"
+#include "apps/support/say.h"
 #include "apps/support/session.h"
 #include "apps/support/store_session.h"
 #include "apps/support/table.h"
@@ -73,6 +74,8 @@ Shown show(const StoredSegment& stored) {
     shown.version = desc.version;
     shown.control = desc.control.host.empty() ? "" : desc.control.toString();
     shown.transports = desc.transports.empty() ? std::vector<std::string>{desc.protocol} : desc.transports;
+    // Not among them in the record, where others than Troupe look for a wire; who shares the host finds the socket.
+    if (!desc.host_socket.empty()) shown.transports.insert(shown.transports.begin(), "host");
     // What a client has for itself is nobody else's business.
     for (const BufferDesc& buffer : desc.buffers) {
         if (!buffer.remote_accessible) continue;
@@ -223,8 +226,7 @@ Status follow(StoreSession& session, bool json, Console& console) {
         const auto all = readAll(session);
         if (all) follower.update(*all);
         if (all.status().code() != trouble && console.progress != nullptr)
-            fmt::print(console.progress, "{}\n",
-                       all ? "the store is back" : "the store is away: " + all.status().toString());
+            say(console.progress, "{}\n", all ? "the store is back" : "the store is away: " + all.status().toString());
         trouble = all.status().code();
         if (auto status = flushOutput(console.out); !status) return status;
         const Duration pause = all ? pauseUntilNextLease(*all) : Duration(std::chrono::seconds(1));
@@ -292,8 +294,8 @@ Status lookAgain(StoreSession& session, const Config& config, std::vector<Suspec
     suspects.clear();
     if (asked.empty()) return Status::ok();
     if (console.progress != nullptr)
-        fmt::print(console.progress, "looking for {:.0f} s whether {} records are renewed\n",
-                   std::chrono::duration<double>(pause).count(), asked.size());
+        say(console.progress, "looking for {:.0f} s whether {} renewed\n", std::chrono::duration<double>(pause).count(),
+            asked.size() == 1 ? std::string("1 record is") : fmt::format("{} records are", asked.size()));
     pollfd stop{console.stop->fd(), POLLIN, 0};
     ::poll(&stop, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(pause).count()));
     if (console.stop->requested()) return {Code::Canceled, "stopped before anything was removed"};

@@ -11,8 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/support/arguments.h"
+#include "apps/support/say.h"
 #include "apps/support/session.h"
 #include "apps/support/units.h"
+#include "topology/addresses.h"
 
 namespace troupe::apps {
 
@@ -56,6 +58,8 @@ Status checkOptions(const ServeOptions& options) {
     return Status::ok();
 }
 
+bool beyondThisMachine(const std::string& host) { return scopeOf(host) != AddressScope::Loopback; }
+
 Status serve(const ServeOptions& options, Console& console) {
     auto session = Session::start(options.engine);
     if (!session) return session.status();
@@ -75,6 +79,11 @@ Status serve(const ServeOptions& options, Console& console) {
                    formatAddress(address), engine.localSegmentName(),
                    options.until_eof ? "close standard input" : "Ctrl-C");
     }
+    if (const auto own = engine.getSegmentDescByID(kLocalSegmentID); own && beyondThisMachine((*own)->control.host))
+        say(console.progress,
+            "note: it listens on {}: whoever reaches that can read and write this memory, there is no "
+            "authentication\n",
+            (*own)->control.host);
     // A server whose address nobody can read is of no use.
     if (auto status = flushOutput(console.out); !status) return status;
     if (auto status = waitForEnd(*console.stop, options.until_eof); !status) return status;
@@ -86,7 +95,8 @@ Status serve(const ServeOptions& options, Console& console) {
 void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<ServeOptions>();
     options->engine.serves = true;
-    auto* command = addCommand(app, "serve", "Expose a segment of registered memory until SIGINT or SIGTERM");
+    auto* command = addCommand(app, "serve",
+                               "Expose a segment of memory, to be read and written by others, until SIGINT or SIGTERM");
     addEngineOptions(*command, options->engine);
     addBytes(*command, "--size", options->size, "Memory to serve");
     command->add_option("--regions", options->regions, "Register the memory in this many touching pieces")
@@ -96,7 +106,7 @@ void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
         ->check(CLI::Range(0u, 64u))
         ->capture_default_str();
     command->add_flag("--engine-memory", options->engine_memory,
-                      "Let the engine allocate it, so that processes of this machine map it");
+                      "Let the engine allocate it, so that processes of this machine map it; not with --regions");
     command->add_flag("--huge", options->huge, "Take the memory from the pool of huge pages");
     command->add_flag("--until-eof", options->until_eof, "Also stop when standard input ends");
     command->callback([options, &chosen] {

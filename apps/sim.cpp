@@ -13,6 +13,7 @@
 #include "apps/support/arguments.h"
 #include "apps/support/progress.h"
 #include "apps/support/session.h"
+#include "apps/support/units.h"
 
 namespace troupe::apps {
 
@@ -73,7 +74,7 @@ Status runMany(const SimOptions& options, Console& console) {
         if (progress.due())
             progress.update(
                 seconds > 0 ? gone / seconds : static_cast<double>(campaign.seeds) / static_cast<double>(count),
-                fmt::format("{} seeds", campaign.seeds));
+                counted(campaign.seeds, "seed"));
         return !console.stop->requested() && (seconds <= 0 || gone < seconds);
     };
     const sim::Campaign campaign = sim::runCampaign(options.first, count, 1, go_on);
@@ -97,8 +98,8 @@ Status runMany(const SimOptions& options, Console& console) {
         fmt::print(console.out, "{}\n", report.dump(2));
         return Status::ok();
     }
-    fmt::print(console.out, "{} seeds from {} on: no rule was broken in {:.2f} virtual hours, {} steps, {:.1f} s\n",
-               campaign.seeds, options.first, campaign.virtual_seconds / 3600, campaign.steps, took);
+    fmt::print(console.out, "{} from {} on: no rule was broken in {:.2f} virtual hours, {} steps, {:.1f} s\n",
+               counted(campaign.seeds, "seed"), options.first, campaign.virtual_seconds / 3600, campaign.steps, took);
     for (const auto& [what, times] : campaign.counts) fmt::print(console.out, "  {:26} {}\n", what, times);
     return Status::ok();
 }

@@ -13,6 +13,7 @@
 #include "apps/support/arguments.h"
 #include "apps/support/session.h"
 #include "apps/support/trace_generator.h"
+#include "apps/support/units.h"
 
 namespace troupe::apps {
 
@@ -51,8 +52,8 @@ Status generate(const TraceGenOptions& options, Console& console) {
                                        {"distinct_blocks", distinct.size()}};
         fmt::print(console.out, "{}\n", report.dump(2));
     } else {
-        fmt::print(console.out, "{} requests, {} blocks of which {} distinct, written to {}\n", trace.size(), blocks,
-                   distinct.size(), options.output);
+        fmt::print(console.out, "{}, {} of which {} distinct, written to {}\n", counted(trace.size(), "request"),
+                   counted(blocks, "block"), distinct.size(), options.output);
     }
     return Status::ok();
 }

@@ -318,7 +318,8 @@ Result<VerifyReport> verify(const VerifyOptions& options, const Console& console
     Verification verification(options, console, **session, *target);
     if (auto status = verification.prepare(**session); !status) return status;
     auto report = verification.run();
-    if (report) report->transport = (*session)->transportUsed(*target);
+    if (!report) return (*session)->explained(report.status());
+    report->transport = (*session)->transportUsed(*target);
     return report;
 }
 
@@ -326,7 +327,8 @@ void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<VerifyOptions>();
     auto* command = addCommand(
         app, "verify",
-        "Write and read a segment's memory at random and compare; until SIGINT or a limit, or the first mismatch");
+        "Write and read a segment's memory at random and compare, overwriting what is there; until SIGINT or a limit, "
+        "or the first mismatch");
     command->add_option("target", options->target, "Segment, host:port with p2p")->required();
     addSeconds(*command, "--seconds", options->seconds, "Stop after this long [no limit]");
     command->add_option("--rounds", options->rounds, "Stop after this many operations [no limit]")

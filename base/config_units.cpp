@@ -41,11 +41,12 @@ constexpr std::array<Unit, 12> kByteUnits{{
 }};
 
 /// Factors in microseconds.
-constexpr std::array<Unit, 5> kTimeUnits{{
+constexpr std::array<Unit, 6> kTimeUnits{{
     {"us", 1},
     {"ms", 1000},
     {"s", 1'000'000},
     {"min", 60'000'000},
+    {"m", 60'000'000},  // After min, which is what is shown.
     {"h", 3'600'000'000},
 }};
 

@@ -10,9 +10,8 @@
 
 #include "bench/engine_loop.h"
 #include "bench/external_peers.h"
-#include "bench/memory.h"
 #include "bench/row.h"
-#include "bench/serving_peer.h"
+#include "bench/wire_rig.h"
 
 namespace troupe::bench {
 
@@ -23,6 +22,10 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::uint32_t kBatch = 16;
 constexpr std::uint32_t kSmallBatch = 128;
 constexpr std::size_t kSharedRequest = 256 * kMiB;
+/// More than rdma.window_bytes, so that the second device gets some of it and connects, too.
+constexpr std::size_t kWarmingRequest = 32 * kMiB;
+/// perftest's two ends spin for each other: on a busy machine an exchange takes milliseconds.
+constexpr std::size_t kMostSamples = 5000;
 /// The least that a serving peer serves.
 constexpr std::size_t kLeastServed = kMiB;
 /// 4.096 us x 2^17: emulated processors may keep a packet waiting for half a second.
@@ -30,18 +33,6 @@ constexpr int kAckTimeout = 17;
 
 /// The two ends of rail 0 (tests/rdma_vm/devices.sh); GID 1 is the one of RoCE v2 with the address.
 RdmaEnds rail() { return {"rxe_0a", "rxe_0b", "10.1.0.2", 1, kAckTimeout}; }
-
-/// An engine here, a serving peer there, and the peer's segment open.
-struct RdmaRig {
-    Memory memory;
-    ServingPeer peer;
-    std::unique_ptr<TransferEngine> engine;  ///< Ends before the memory and the peer do.
-    SegmentID segment = kInvalidSegmentID;
-
-    LoopEnds ends() const {
-        return {engine.get(), segment, peer.address(), memory.data(), [this] { return peer.cpuSeconds(); }};
-    }
-};
 
 /// `settings` with what differs between the two ends, and what holds for all of them here. What the command line sets
 /// comes last and wins.
@@ -56,18 +47,9 @@ Settings settingsOf(const Settings& settings, const std::string& devices, std::u
 }
 
 /// Between the devices `own` and `others`, comma-separated, with `bytes` of memory at each end.
-Result<RdmaRig> makeRig(const Settings& settings, const std::string& own, const std::string& others,
+Result<WireRig> makeRig(const Settings& settings, const std::string& own, const std::string& others,
                         std::uint32_t lanes, std::size_t bytes) {
-    auto memory = Memory::populated(bytes);
-    if (!memory) return memory.status();
-    auto peer = ServingPeer::start(settingsOf(settings, others, lanes, bytes), 1, false, "rdma");
-    if (!peer) return peer.status();
-    auto engine = makeEngine(settingsOf(settings, own, lanes, bytes), "rdma");
-    if (!engine) return engine.status();
-    if (Status status = (*engine)->registerLocalMemory(memory->data(), memory->size()); !status) return status;
-    auto segment = (*engine)->openSegment(peer->segment());
-    if (!segment) return segment.status();
-    return RdmaRig{std::move(*memory), std::move(*peer), std::move(*engine), *segment};
+    return makeWireRig(settingsOf(settings, own, lanes, bytes), settingsOf(settings, others, lanes, bytes), "rdma");
 }
 
 /// What one throughput row moves.
@@ -120,11 +102,13 @@ Row throughputRow(const Load& load) {
     return row;
 }
 
+std::size_t samplesOf(const Settings& settings) { return std::min(settings.latency_samples, kMostSamples); }
+
 Contender troupeLatency(const std::string& name, std::size_t bytes, Waiting waiting) {
     return {name, [=](const Settings& settings) -> Result<Figures> {
                 auto rig = makeRig(settings, rail().client, rail().server, 1, kLeastServed);
                 if (!rig) return rig.status();
-                auto latency = runEngineLatency(rig->ends(), true, bytes, settings.latency_samples, waiting);
+                auto latency = runEngineLatency(rig->ends(), true, bytes, samplesOf(settings), waiting);
                 if (!latency) return latency.status();
                 return Figures{{"p50", latency->p50}, {"p99", latency->p99}};
             }};
@@ -136,7 +120,7 @@ Row latencyRow(std::size_t bytes) {
     row.about = fmt::format("one write of {} bytes at a time, hot", bytes);
     row.contenders = {{"perftest",
                        [=](const Settings& settings) -> Result<Figures> {
-                           auto latency = runPerftestWriteLatency(rail(), bytes, settings.latency_samples);
+                           auto latency = runPerftestWriteLatency(rail(), bytes, samplesOf(settings));
                            if (!latency) return latency.status();
                            return Figures{{"p50", latency->p50}, {"p99", latency->p99}};
                        }},
@@ -163,7 +147,7 @@ Result<Figures> sharedRequest(const Settings& settings, bool write) {
     auto rig = makeRig(settings, "rxe_0a,rxe_1a", "rxe_0b,rxe_1b", 1, kSharedRequest);
     if (!rig) return rig.status();
     // Both connections are up before it begins.
-    if (Status status = transferOnce(rig->ends(), write, kMiB); !status) return status;
+    if (Status status = transferOnce(rig->ends(), write, kWarmingRequest); !status) return status;
     // A write's bytes leave through our devices, a read's through the peer's.
     const std::array<std::string, 2> devices =
         write ? std::array<std::string, 2>{"rxe_0a", "rxe_1a"} : std::array<std::string, 2>{"rxe_0b", "rxe_1b"};

@@ -10,6 +10,7 @@
 #include "bench/memory.h"
 #include "bench/row.h"
 #include "bench/serving_peer.h"
+#include "bench/wire_rig.h"
 
 namespace troupe::bench {
 
@@ -20,31 +21,6 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::uint32_t kBatch = 16;
 constexpr std::uint32_t kSmallBatch = 128;
 constexpr std::size_t kManyRegions = 10'000;
-
-/// An engine here, a serving peer there, and the peer's segment open.
-struct TcpRig {
-    Memory memory;
-    ServingPeer peer;
-    std::unique_ptr<TransferEngine> engine;  ///< Ends before the memory and the peer do.
-    SegmentID segment = kInvalidSegmentID;
-
-    LoopEnds ends() const {
-        return {engine.get(), segment, peer.address(), memory.data(), [this] { return peer.cpuSeconds(); }};
-    }
-};
-
-Result<TcpRig> makeRig(const Settings& settings) {
-    auto memory = Memory::populated(settings.footprint);
-    if (!memory) return memory.status();
-    auto peer = ServingPeer::start(settings);
-    if (!peer) return peer.status();
-    auto engine = makeEngine(settings, "tcp");
-    if (!engine) return engine.status();
-    if (Status status = (*engine)->registerLocalMemory(memory->data(), memory->size()); !status) return status;
-    auto segment = (*engine)->openSegment(peer->segment());
-    if (!segment) return segment.status();
-    return TcpRig{std::move(*memory), std::move(*peer), std::move(*engine), *segment};
-}
 
 /// What one throughput row moves.
 struct Load {
@@ -74,7 +50,7 @@ Result<Figures> asFigures(const Result<LatencyFigures>& latency) {
 
 Contender troupe(const std::string& name, const Load& load, Waiting waiting = Waiting::Wait) {
     return {name, [load, waiting](const Settings& settings) -> Result<Figures> {
-                auto rig = makeRig(settings);
+                auto rig = makeWireRig(settings, settings, "tcp");
                 if (!rig) return rig.status();
                 return asFigures(runEngineLoop(rig->ends(), optionsFor(settings, load), waiting));
             }};
@@ -163,7 +139,7 @@ Row waitingRow(bool write) {
 
 Contender troupeLatency(const std::string& name, bool write, std::size_t bytes, Waiting waiting) {
     return {name, [=](const Settings& settings) -> Result<Figures> {
-                auto rig = makeRig(settings);
+                auto rig = makeWireRig(settings, settings, "tcp");
                 if (!rig) return rig.status();
                 auto latency = runEngineLatency(rig->ends(), write, bytes, settings.latency_samples, waiting);
                 if (!latency) return latency.status();

@@ -253,7 +253,19 @@ ActorApi* TransferEngine::actorApi() { return core_->actor_api.get(); }
 
 // --- transports --------------------------------------------------------------------------------------------------
 
-Result<Transport*> TransferEngine::installTransport(const std::string& proto, void** args) {
+namespace {
+
+/// Other engines write their protocols in capitals, "TCP".
+std::string inLowerCase(std::string name) {
+    for (char& c : name)
+        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    return name;
+}
+
+}  // namespace
+
+Result<Transport*> TransferEngine::installTransport(const std::string& given, void** args) {
+    const std::string proto = inLowerCase(given);
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     if (args != nullptr)
@@ -293,14 +305,16 @@ Result<Transport*> TransferEngine::installTransport(const std::string& proto, vo
     return transport.get();
 }
 
-Transport* TransferEngine::getTransport(const std::string& proto) const {
+Transport* TransferEngine::getTransport(const std::string& given) const {
+    const std::string proto = inLowerCase(given);
     const std::shared_lock lock(core_->transports_mutex);
     for (const auto& installed : core_->transports)
         if (installed.transport->name() == proto) return installed.transport.get();
     return nullptr;
 }
 
-Status TransferEngine::uninstallTransport(const std::string& proto) {
+Status TransferEngine::uninstallTransport(const std::string& given) {
+    const std::string proto = inLowerCase(given);
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     const std::unique_lock lock(core.transports_mutex);

@@ -133,9 +133,9 @@ Result<TransferStatus> TransferEngine::getTransferStatus(BatchID id, std::size_t
     const auto batch = core.batches->find(id);
     if (!batch) return staleBatch(id);
     if (task >= batch->claimed())
-        return Status(Code::InvalidArgument, "batch " + std::to_string(id) + " has " +
-                                                 std::to_string(batch->claimed()) + " tasks; there is no task " +
-                                                 std::to_string(task));
+        return Status(Code::InvalidArgument,
+                      "batch " + std::to_string(id) + " has " + std::to_string(batch->claimed()) +
+                          (batch->claimed() == 1 ? " task" : " tasks") + "; there is no task " + std::to_string(task));
     TransferStatus status = batch->taskStatus(static_cast<std::uint32_t>(task));
     if (isTerminal(status.s)) return status;
     core.data_loops[batch->tracker()]->help();

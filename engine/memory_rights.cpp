@@ -66,7 +66,7 @@ bool isReadOnly(std::uint64_t addr) {
 
 Status refused(const ByteRange& range, std::uint64_t addr, const char* why) {
     return {Code::InvalidArgument, range.toString() + " cannot be used throughout: the memory at " + hexAddress(addr) +
-                                       " " + why + ", and who touched it would end the process"};
+                                       " " + why + ", and touching it would end the process"};
 }
 
 /// The first of the pages from `begin` to `end` that is missing; the last one is.

@@ -35,7 +35,8 @@ constexpr std::chrono::milliseconds kReleaseBound{500};
 constexpr ByteRange kEverything{0, UINT64_MAX};
 
 /// To an initiator: look for another transport.
-Status leaves() { return {Code::TransportMissing, "its host transport is about to end"}; }
+/// Passing: it may stay after all, or another be installed in its place, and then nobody is told.
+Status leaves() { return {Code::ConnectionLost, "its host transport is about to end"}; }
 
 }  // namespace
 

@@ -214,6 +214,8 @@ void RemotePath::onFrame(const Frame& frame, UniqueFd descriptor, std::vector<Fa
     const auto* revoke = std::get_if<Revoke>(&frame);
     if (descriptor || (refused == nullptr && revoke == nullptr))
         return broken(Status(Code::ProtocolError, process_->name() + " sent a frame that has no place here"), failures);
+    if (refused != nullptr && refused->code == Code::ConnectionLost)
+        return broken(Status(refused->code, process_->name() + " refused: " + refused->text), failures);
     if (refused != nullptr && refused->code == Code::TransportMissing)
         return impossible(Status(refused->code, process_->name() + " refused: " + refused->text), failures);
     if (refused != nullptr) return onRefused(*refused, failures);

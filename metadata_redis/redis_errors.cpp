@@ -13,12 +13,19 @@ struct Known {
     std::string_view meaning;  ///< With the remedy.
 };
 
+constexpr std::string_view kScriptForbidden =
+    "the server's ACL forbids what the script does; docs/redis.md has the line it needs";
+
 // The first word of an error is its kind (redis.io, "RESP errors"); what begins with ERR goes by its text.
 constexpr std::array kKnown{
     Known{"NOAUTH", Code::AccessDenied, "the server asks for a password; give it in the URI or as redis.password"},
     Known{"WRONGPASS", Code::AccessDenied, "the server refuses this user or password"},
     Known{"ERR invalid password", Code::AccessDenied, "the server refuses this password"},
     Known{"NOPERM", Code::AccessDenied, "the server's ACL forbids it; docs/redis.md has the line it needs"},
+    // What the ACL forbids to a script: Redis 7, and Redis 6, which has it behind its words about the script.
+    Known{"ERR The user executing the script can't", Code::AccessDenied, kScriptForbidden},
+    Known{"The user executing the script can't", Code::AccessDenied, kScriptForbidden},
+    Known{"ERR ACL failure in script", Code::AccessDenied, kScriptForbidden},
     Known{"LOADING", Code::PeerDown, "the server is loading its data and serves when that is done"},
     Known{"MASTERDOWN", Code::PeerDown, "this server is a replica that has lost its master"},
     Known{"READONLY", Code::PeerDown, "this server is a read-only replica; is the URI that of the master?"},

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/rare_word.h"
 #include "tcp_backend/lane.h"
 #include "tcp_backend/server_connection.h"
 #include "tcp_backend/shared.h"
@@ -74,6 +75,7 @@ class TcpNic final : public Nic {
     NicInfo info_;
     Link listener_{Link::Kind::Listener};
     TimePoint accept_again_ = kForever;  ///< The listener is ignored until then: no descriptors left.
+    RareWord accept_word_;
 
     std::vector<std::unique_ptr<Path>> paths_;    ///< By slot; null where free.
     std::vector<std::unique_ptr<Path>> fencing_;  ///< Closed; what was sent through their lanes is unfenced.

@@ -219,8 +219,9 @@ bool TcpNic::acceptConnections(TimePoint now) {
         if (!fd) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-            shared_.log->warn("{}: no new connections for {} ms: {}", shared_.name, kAcceptPause.count(),
-                              errnoStatus(Code::ResourceExhausted, "accept", errno).message());
+            const Status why = errnoStatus(Code::ResourceExhausted, "accept", errno);
+            if (const auto more = accept_word_.turn(now))
+                shared_.log->warn("{}: new connections have to wait: {}{}", shared_.name, why.message(), *more);
             shared_.events.setInterest(listener_, 0);
             accept_again_ = now + kAcceptPause;
             watchTimer(accept_again_);

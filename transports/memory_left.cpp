@@ -1,12 +1,11 @@
 #include "transports/memory_left.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
 #include <string_view>
 #include <system_error>
-
-#include "base/config_units.h"
 
 namespace troupe {
 
@@ -18,6 +17,16 @@ constexpr std::uint64_t kReserveShare = 16;
 constexpr std::uint64_t kMaxReserve = std::uint64_t{512} << 20;
 
 constexpr std::uint64_t kKibi = 1024;
+
+/// "20.6 GiB": for people, and rounded down, so that what can be had can be had.
+std::string inUnits(std::uint64_t bytes) {
+    constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+    std::size_t unit = 0;
+    std::uint64_t size = 1;
+    for (; unit + 1 < kUnits.size() && bytes / size >= 1024; ++unit) size *= 1024;
+    const std::uint64_t tenth = bytes % size * 10 / size;
+    return std::to_string(bytes / size) + (tenth != 0 ? "." + std::to_string(tenth) : "") + " " + kUnits[unit];
+}
 
 std::optional<std::uint64_t> numberIn(std::string_view text) {
     const std::size_t begin = text.find_first_not_of(" \t");
@@ -87,10 +96,9 @@ Status checkMemoryLeft(std::uint64_t bytes, const std::optional<MemoryLeft>& lef
     // Whole MiB, rounded down, so that what is named can be had.
     constexpr std::uint64_t kMebi = std::uint64_t{1} << 20;
     const std::uint64_t most = (left->bytes - reserve) / kMebi * kMebi;
-    return {Code::ResourceExhausted, "there is no memory for " + formatBytes(bytes) + ": " + formatBytes(most) +
-                                         " can be had (" + left->bound + " leaves " + std::to_string(left->bytes) +
-                                         " bytes, of which " + std::to_string(reserve) +
-                                         " stay for others); ask for less"};
+    return {Code::ResourceExhausted, "there is no memory for " + inUnits(bytes) + ": " + inUnits(most) +
+                                         " can be had (" + left->bound + " leaves " + inUnits(left->bytes) +
+                                         ", of which " + inUnits(reserve) + " stay for others); ask for less"};
 }
 
 }  // namespace troupe

@@ -59,7 +59,7 @@ Connector::~Connector() {
     }
     while (!pairs_.empty()) destroyNow(pairs_.begin()->first);
     while (!served_.empty()) endServed(served_.begin()->first, "the engine ends");
-    buryRetired(kForever);
+    for (const Retired& retired : retired_) api_->cmDestroy(retired.id);
     if (listener_ != 0) api_->cmDestroy(listener_);
     if (channel_ != 0) api_->cmClose(channel_);
 }
@@ -279,7 +279,7 @@ TimePoint Connector::nextDeadline() const {
 }
 
 void Connector::runDeadlines(TimePoint now) {
-    buryRetired(now);
+    buryRetired();
     std::vector<std::uint32_t> late;
     for (const auto& [number, pair] : pairs_)
         if (pair.deadline <= now) late.push_back(number);
@@ -294,15 +294,31 @@ void Connector::runDeadlines(TimePoint now) {
 
 /// Destroys an id, now or as soon as its port may speak.
 void Connector::retire(CmId id, std::size_t device) {
-    if (Clock::now() >= own_[device].quiet_until)
+    if (maySpeak(own_[device]))
         api_->cmDestroy(id);
     else
         retired_.push_back({id, device});
 }
 
-void Connector::buryRetired(TimePoint now) {
+/// Of its port, asked now: a pair may break before the event of its port is read, and a message sent while the link is
+/// down makes Soft-RoCE deaf to connections for good.
+bool Connector::isActive(const Own& own) const {
+    ibv_port_attr port{};
+    return api_->queryPort(own.device->context(), static_cast<std::uint8_t>(own.device->port), port) != 0 ||
+           port.state == IBV_PORT_ACTIVE;
+}
+
+/// Whether what is broken may say goodbye through the device.
+bool Connector::maySpeak(Own& own) {
+    if (Clock::now() < own.quiet_until) return false;
+    if (isActive(own)) return true;
+    own.quiet_until = Clock::now() + kSettle;
+    return false;
+}
+
+void Connector::buryRetired() {
     std::erase_if(retired_, [&](const Retired& retired) {
-        if (now < own_[retired.device].quiet_until) return false;
+        if (!maySpeak(own_[retired.device])) return false;
         api_->cmDestroy(retired.id);
         return true;
     });

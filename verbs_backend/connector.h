@@ -170,7 +170,9 @@ class Connector {
     Pair* findPair(CmId id);
     void tell(const Pair& pair, PairEvent event);
     void retire(CmId id, std::size_t device);
-    void buryRetired(TimePoint now);
+    void buryRetired();
+    bool isActive(const Own& own) const;
+    bool maySpeak(Own& own);
 
     // connector_exchange.cpp
     void offer(Pair& pair);

@@ -31,7 +31,8 @@ void Connector::tryCandidate(Pair& pair) {
     pair.step = Step::Resolving;
     pair.deadline = Clock::now() + share;
     if (!takesDevice(pair)) return offerFence(pair);
-    if (own.port_down) return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
+    if (own.port_down || !isActive(own))
+        return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
     if (candidate.by_exchange) {
         pair.gids = own.device->gids;
         if (pair.gids.size() > kMaxOfferedGids) pair.gids.resize(kMaxOfferedGids);
@@ -190,7 +191,7 @@ void Connector::breakNow(Pair& pair, const Status& cause, bool by_peer) {
     event.status = cause.withContext(describe(pair));
     tell(pair, std::move(event));
     if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
-    if (pair.id != 0 && Clock::now() >= via(pair).quiet_until) static_cast<void>(api_->cmDisconnect(pair.id));
+    if (pair.id != 0 && maySpeak(via(pair))) static_cast<void>(api_->cmDisconnect(pair.id));
 }
 
 void Connector::destroyNow(std::uint32_t number) {

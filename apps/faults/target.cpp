@@ -56,14 +56,10 @@ void Target::kill() {
 
 Status Target::setFewFiles(bool few) {
     const pid_t pid = process_->pid();
-    // Lower than every descriptor it has, but for the standard ones: it keeps those, and gets none.
-    rlimit limit{3, files_.rlim_max};
     if (few && ::prlimit(pid, RLIMIT_NOFILE, nullptr, &files_) != 0)
         return {Code::Internal, std::string("prlimit: ") + std::strerror(errno)};
-    if (few)
-        limit.rlim_max = files_.rlim_max;
-    else
-        limit = files_;
+    // Lower than every descriptor it has, but for the standard ones: it keeps those, and gets none.
+    const rlimit limit{few ? 3 : files_.rlim_cur, files_.rlim_max};
     if (::prlimit(pid, RLIMIT_NOFILE, &limit, nullptr) != 0)
         return {Code::Internal, std::string("prlimit: ") + std::strerror(errno)};
     return Status::ok();

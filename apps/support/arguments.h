@@ -22,7 +22,7 @@ CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& byt
 /// "4KiB,64KiB,1MiB"; none may be 0.
 CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<std::uint64_t>& bytes,
                           const std::string& description);
-/// Seconds as a bare number ("5", "0.5"), or with a unit ("500ms", "2s", "1min").
+/// Seconds as a bare number ("5", "0.5"), or with a unit ("500ms", "2s", "5m").
 /// More than 0, or 0 too.
 enum class Zero { Refused, Allowed };
 CLI::Option* addSeconds(CLI::App& app, const std::string& name, double& seconds, const std::string& description,

@@ -7,6 +7,7 @@
 #include <string>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "apps/support/stop_signal.h"
 #include "base/status.h"
@@ -18,6 +19,8 @@ struct Console {
     std::FILE* out = nullptr;       ///< Results.
     std::FILE* progress = nullptr;  ///< Progress; null: none wanted.
     StopSignal* stop = nullptr;     ///< SIGINT and SIGTERM.
+    /// What a command that fails has measured before, an object that --json gives beside the error. May be null.
+    nlohmann::json* partial = nullptr;
 };
 
 /// Brings the results out of the process; an error when the system did not take them all (a full disk).

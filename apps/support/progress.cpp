@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "apps/support/say.h"
 #include "apps/support/units.h"
 
 namespace troupe::apps {
@@ -26,10 +27,12 @@ Progress::Progress(std::FILE* to, std::string label)
       next_(started_ + kSilence),
       interval_(terminal_ ? kTerminalInterval : kFirstLineInterval) {}
 
-Progress::~Progress() {
+Progress::~Progress() { clear(); }
+
+void Progress::clear() {
     if (shown_ == 0) return;
-    fmt::print(to_, "\r{:{}}\r", "", shown_);
-    std::fflush(to_);
+    say(to_, "\r{:{}}\r", "", shown_);
+    shown_ = 0;
 }
 
 bool Progress::due() const { return to_ != nullptr && Clock::now() >= next_; }
@@ -42,13 +45,12 @@ void Progress::update(double fraction, std::string_view detail) {
     line += fmt::format(" {:.0f} s", toSeconds(now - started_));
     if (!detail.empty()) line.append("  ").append(detail);
     if (terminal_) {
-        fmt::print(to_, "\r{:{}}", line, shown_);
+        say(to_, "\r{:{}}", line, shown_);
         shown_ = line.size();
     } else {
-        fmt::print(to_, "{}\n", line);
+        say(to_, "{}\n", line);
         interval_ = std::min<Duration>(interval_ * 3 / 2, kLastLineInterval);
     }
-    std::fflush(to_);
     next_ = now + interval_;
 }
 

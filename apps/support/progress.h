@@ -22,6 +22,8 @@ class Progress {
 
     /// Call as often as you like. `fraction` in 0..1, negative when the end is unknown.
     void update(double fraction, std::string_view detail);
+    /// Wipes the line on a terminal, before something else is printed.
+    void clear();
     /// True when the next update would write, for callers whose detail costs something to make.
     bool due() const;
 

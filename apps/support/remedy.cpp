@@ -11,6 +11,14 @@ namespace {
 
 bool contains(const Status& status, std::string_view text) { return status.message().find(text) != std::string::npos; }
 
+/// Of a setting, from wherever it came: base/config.h's messages.
+bool isOfSetting(const Status& status) {
+    constexpr std::array kOrigins = {"--set", "environment: TROUPE_", "environment: unknown setting"};
+    return status.code() == Code::InvalidArgument &&
+           std::any_of(kOrigins.begin(), kOrigins.end(),
+                       [&](std::string_view origin) { return status.message().rfind(origin, 0) == 0; });
+}
+
 /// Every error of the store names its server so, and no peer's does.
 bool isOfStore(const Status& status) {
     constexpr std::array kMarks = {"redis ", "redis://", "redis+", "sentinel "};
@@ -57,6 +65,11 @@ std::string remedyForStore(const Status& status) {
         case Code::ResourceExhausted: return "look at the log and the memory of the Redis server";
         case Code::AlreadyExists: return "take another --name, or end the engine that has this one";
         case Code::ProtocolError:
+            if (contains(status, "segment descriptor") || contains(status, "the record") ||
+                contains(status, "than a record"))
+                return "that record is damaged, or not Troupe's: its owner writes it anew when it is restarted, and "
+                       "`troupe segments --metadata URI` lists what is unreadable; docs/redis.md";
+            return "is that a Redis, 5 or later and no cluster? docs/redis.md";
         case Code::Unsupported: return "is that a Redis, 5 or later and no cluster? docs/redis.md";
         default: return "";
     }
@@ -76,12 +89,26 @@ std::string inWordsOfTheCommandLine(std::string message) {
     return message;
 }
 
+std::string inWordsOfTransportOption(std::string line, const std::string& transport) {
+    constexpr std::string_view kBegin = "not host: ";
+    constexpr std::string_view kEnd = "host.peers is off here";
+    const auto begin = line.find(kBegin);
+    const auto end = line.find(kEnd, begin == std::string::npos ? 0 : begin);
+    if (begin == std::string::npos || end == std::string::npos) return line;
+    return line.replace(begin + kBegin.size(), end + kEnd.size() - begin - kBegin.size(), "--transport " + transport);
+}
+
 std::string remedyFor(const Status& status) {
+    if (isOfSetting(status)) return "`troupe config` lists every setting with its unit and range";
     if (isOfStore(status)) return remedyForStore(status);
     switch (status.code()) {
         case Code::ConnectionRefused:
         case Code::NotFound: return "is the name right, and `troupe serve` running there?";
-        case Code::Timeout: return "is the peer alive, and does a firewall let its ports through?";
+        case Code::Timeout:
+            if (contains(status, "deadline"))
+                return "raise transfer_timeout (--set transfer_timeout=2min) or the request's deadline, if the peer is "
+                       "alive and only slow";
+            return "is the peer alive, and does a firewall let its ports through?";
         case Code::ConnectionLost:
         case Code::PeerDown:
             return "the peer ended or the network broke; look at the peer's own messages, then try again";
@@ -101,9 +128,16 @@ std::string remedyFor(const Status& status) {
             if (contains(status, "trace '"))
                 return "docs/apps.md, \"replay\", says what each line holds; `troupe trace-gen -o FILE` makes such a "
                        "file";
+            if (contains(status, "--footprint"))
+                return "another --footprint, fewer --threads, or `troupe serve --size` with more";
             if (contains(status, "do not fit the"))
                 return "a smaller --block_size, --batch_size, --inflight or --threads, or `troupe serve --size` with "
                        "more";
+            return "";
+        case Code::ResourceExhausted:
+            if (contains(status, "no memory for"))
+                return "less memory (--size, --footprint, --staging), or end what uses it; `free -h` says how much is "
+                       "left";
             return "";
         case Code::AddressNotRegistered: return "the owner does not offer that memory; was it unregistered meanwhile?";
         case Code::ProtocolError:

@@ -9,6 +9,9 @@ namespace troupe::apps {
 /// An engine's message, where it names the calls and arguments of the C++ API, with the options of the program instead.
 std::string inWordsOfTheCommandLine(std::string message);
 
+/// A line of an engine's log that says host.peers is off, when it is `--transport tcp` (or rdma) that took it off.
+std::string inWordsOfTransportOption(std::string line, const std::string& transport);
+
 /// What a user of `troupe` can try after an error; empty where its message says it all.
 std::string remedyFor(const Status& status);
 

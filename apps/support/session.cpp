@@ -1,13 +1,16 @@
 #include "apps/support/session.h"
 
 #include <fmt/format.h>
+#include <spdlog/sinks/sink.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 
 #include "apps/support/arguments.h"
+#include "apps/support/remedy.h"
 #include "apps/support/units.h"
+#include "base/config_units.h"
 #include "base/endpoint.h"
 #include "engine/listen_address.h"
 #include "engine/store_factory.h"
@@ -46,7 +49,7 @@ void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
     app.add_option("--transport", arguments.transport,
                    "auto (the best that both ends have: host, rdma, tcp), or only: tcp, rdma, host (copies within this "
                    "machine), null (moves nothing)")
-        ->check(CLI::IsMember({"auto", "tcp", "rdma", "host", "null"}))
+        ->transform(CLI::IsMember({"auto", "tcp", "rdma", "host", "null"}, CLI::ignore_case))
         ->capture_default_str();
 }
 
@@ -100,6 +103,40 @@ Status checkListenAddress(const EngineArguments& arguments, bool p2p) {
                                   : bad.withContext("--host " + arguments.host);
 }
 
+/// Hands on what it is told, in the words of the command line.
+class TransportOptionSink final : public spdlog::sinks::sink {
+  public:
+    TransportOptionSink(std::vector<spdlog::sink_ptr> to, std::string transport)
+        : to_(std::move(to)), transport_(std::move(transport)) {}
+
+    void log(const spdlog::details::log_msg& given) override {
+        const std::string text =
+            inWordsOfTransportOption(std::string(given.payload.data(), given.payload.size()), transport_);
+        spdlog::details::log_msg said = given;
+        said.payload = spdlog::string_view_t(text.data(), text.size());
+        for (const auto& each : to_)
+            if (each->should_log(given.level)) each->log(said);
+    }
+    void flush() override {
+        for (const auto& each : to_) each->flush();
+    }
+    void set_pattern(const std::string& pattern) override {
+        for (const auto& each : to_) each->set_pattern(pattern);
+    }
+    void set_formatter(std::unique_ptr<spdlog::formatter> formatter) override {
+        for (const auto& each : to_) each->set_formatter(formatter->clone());
+    }
+
+  private:
+    const std::vector<spdlog::sink_ptr> to_;
+    const std::string transport_;
+};
+
+/// Nobody turned host.peers off: --transport did.
+void speakOfTransportOption(spdlog::logger& log, const std::string& transport) {
+    log.sinks() = {std::make_shared<TransportOptionSink>(log.sinks(), transport)};
+}
+
 }  // namespace
 
 EngineArguments completed(EngineArguments arguments) {
@@ -117,6 +154,10 @@ Status checkEngineArguments(const EngineArguments& given) {
     const auto config = loadConfig(arguments.common);
     if (!config) return config.status();
     const bool p2p = isP2p(arguments.metadata);
+    if (const auto server = Endpoint::parse(arguments.metadata);
+        !p2p && arguments.metadata.find("://") == std::string::npos && server && server->port != 0)
+        return {Code::InvalidArgument, fmt::format("--metadata {} is no URI; did you mean redis://{}?",
+                                                   arguments.metadata, arguments.metadata)};
     if (!p2p) {
         const auto store = makeStore(arguments.metadata, config->config(), makeSilentLogger());
         if (!store) return store.status();
@@ -192,10 +233,13 @@ Result<std::unique_ptr<Session>> Session::start(const EngineArguments& given) {
     if ((arguments.transport == "tcp" || arguments.transport == "rdma") && !arguments.serves)
         options.config.host_peers = false;
     options.log = makeDefaultLogger();
+    if (!options.config.host_peers && loader->config().host_peers)
+        speakOfTransportOption(*options.log, arguments.transport);
     if (arguments.common.verbose) options.log->set_level(spdlog::level::info);
 
     std::unique_ptr<Session> session(new Session());
     session->log_ = options.log;
+    session->transfer_timeout_ = options.config.transfer_timeout;
     session->engine_ = std::make_unique<TransferEngine>(std::move(options));
     auto& engine = *session->engine_;
     if (auto status = engine.init(arguments.metadata, arguments.name, arguments.host, arguments.port); !status)
@@ -218,6 +262,16 @@ Status Session::installTransports(const EngineArguments& arguments) {
     if (auto rdma = engine_->installTransport("rdma"); !rdma && rdma.status().code() != Code::TransportMissing)
         log_->warn("goes without rdma: {}", rdma.status().toString());
     return Status::ok();
+}
+
+Status Session::explained(const Status& status) const {
+    constexpr std::string_view kPassed = "the deadline passed";
+    const auto at = status.message().find(kPassed);
+    if (status.code() != Code::Timeout || at == std::string::npos) return status;
+    std::string message = status.message();
+    // No command gives its requests a deadline of their own.
+    message.insert(at + kPassed.size(), " (transfer_timeout, " + troupe::formatTime(transfer_timeout_) + ")");
+    return {status.code(), message};
 }
 
 std::string Session::transportTo(SegmentID segment) {

@@ -1,6 +1,10 @@
 #include "apps/support/transfer.h"
 
+#include <fmt/format.h>
+
 #include <utility>
+
+#include "apps/support/units.h"
 
 namespace troupe::apps {
 
@@ -15,13 +19,23 @@ Result<Transfer> Transfer::start(TransferEngine& engine, const std::vector<Trans
     // A batch has room for one task at least, also when there is nothing to do.
     const auto batch = engine.allocateBatchID(requests.empty() ? 1 : requests.size());
     if (!batch) return batch.status();
-    Transfer transfer(engine, *batch);
+    Transfer transfer(engine, *batch, requests);
     if (auto status = engine.submitTransfer(*batch, requests); !status) return status;
     return transfer;
 }
 
+Transfer::Transfer(TransferEngine& engine, BatchID batch, const std::vector<TransferRequest>& requests)
+    : engine_(&engine), batch_(batch), tasks_(requests.size()) {
+    for (const auto& request : requests) bytes_ += request.length;
+    if (!requests.empty()) segment_ = requests.front().target_id;
+}
+
 Transfer::Transfer(Transfer&& other) noexcept
-    : engine_(other.engine_), batch_(std::exchange(other.batch_, kInvalidBatchID)) {}
+    : engine_(other.engine_),
+      batch_(std::exchange(other.batch_, kInvalidBatchID)),
+      tasks_(other.tasks_),
+      bytes_(other.bytes_),
+      segment_(other.segment_) {}
 
 Transfer::~Transfer() {
     // The outcome was the caller's to ask for; here only the end matters, so that the buffers may go.
@@ -32,13 +46,31 @@ Result<bool> Transfer::wait(std::chrono::microseconds timeout) {
     const auto result = engine_->waitTransfer(batch_, timeout);
     if (!result) return result.status();
     if (!isTerminal(result->s)) return false;
+    const Status failure = result->s == TransferStatusEnum::COMPLETED ? Status::ok() : why(*result);
     const auto freed = engine_->freeBatchID(std::exchange(batch_, kInvalidBatchID));
-    if (result->s != TransferStatusEnum::COMPLETED)
-        return result->error.isOk()
-                   ? Status(Code::Internal, std::string("the transfer ended as ") + toString(result->s))
-                   : result->error;
+    if (!failure) return failure;
     if (!freed) return freed;
     return true;
+}
+
+Status Transfer::why(const TransferStatus& ended) const {
+    Status cause = ended.error.isOk()
+                       ? Status(Code::Internal, std::string("the transfer ended as ") + toString(ended.s))
+                       : ended.error;
+    if (cause.code() == Code::Timeout) {
+        const auto desc = engine_->getSegmentDescByID(segment_);
+        cause = Status(cause.code(), fmt::format("{}; {} of {} had moved, with segment '{}'", cause.message(),
+                                                 formatBytes(ended.transferred_bytes), formatBytes(bytes_),
+                                                 desc ? (*desc)->name : "?"));
+    }
+    if (tasks_ < 2) return cause;
+    for (std::size_t i = 0; i < tasks_; ++i) {
+        const auto task = engine_->getTransferStatus(batch_, i);
+        // The first that failed is the one whose cause the batch has.
+        if (task && isTerminal(task->s) && task->s != TransferStatusEnum::COMPLETED)
+            return cause.withContext(fmt::format("request {} of {}", i + 1, tasks_));
+    }
+    return cause;
 }
 
 Status Transfer::finish() {

@@ -18,16 +18,22 @@ class Transfer {
     ~Transfer();
 
     /// True: every request COMPLETED. False: not ended within `timeout`. An error: a request ended otherwise, for the
-    /// first one's cause. The batch is freed once it has ended.
+    /// first one's cause, which one it was, and of a deadline how far the batch had come. The batch is freed once it
+    /// has ended.
     Result<bool> wait(std::chrono::microseconds timeout);
     /// Waits for the end, as long as the engine's own deadlines can take.
     Status finish();
 
   private:
-    Transfer(TransferEngine& engine, BatchID batch) : engine_(&engine), batch_(batch) {}
+    Transfer(TransferEngine& engine, BatchID batch, const std::vector<TransferRequest>& requests);
+    /// Of a batch that ended without success and is not freed yet.
+    Status why(const TransferStatus& ended) const;
 
     TransferEngine* engine_;
     BatchID batch_;  ///< kInvalidBatchID once freed.
+    std::size_t tasks_;
+    std::uint64_t bytes_ = 0;
+    SegmentID segment_ = kLocalSegmentID;  ///< Of the first request; the commands' batches have one target.
 };
 
 /// Starts and finishes.

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace troupe::apps {
 
@@ -20,9 +22,10 @@ std::string formatBytes(std::uint64_t bytes) {
 
 std::string formatTime(std::chrono::nanoseconds time) {
     const auto ns = static_cast<double>(time.count());
-    if (ns < 1e3) return fmt::format("{:.0f} ns", ns);
-    if (ns < 1e6) return fmt::format("{:.3g} us", ns / 1e3);
-    if (ns < 1e9) return fmt::format("{:.3g} ms", ns / 1e6);
+    // The next unit begins where this one would be rounded to 1e+03.
+    if (ns < 999.5) return fmt::format("{:.0f} ns", ns);
+    if (ns < 999.5e3) return fmt::format("{:.3g} us", ns / 1e3);
+    if (ns < 999.5e6) return fmt::format("{:.3g} ms", ns / 1e6);
     return fmt::format("{:.2f} s", ns / 1e9);
 }
 
@@ -30,6 +33,14 @@ std::string formatRate(double bytes_per_second) {
     if (bytes_per_second >= 1e9) return fmt::format("{:.2f} GB/s", bytes_per_second / 1e9);
     if (bytes_per_second >= 1e6) return fmt::format("{:.1f} MB/s", bytes_per_second / 1e6);
     return fmt::format("{:.1f} kB/s", bytes_per_second / 1e3);
+}
+
+std::string formatFigure(double figure) {
+    const double size = std::abs(figure);
+    if (size == 0) return "0";
+    // Decimals so that three digits count; no more than a figure of nanounits has.
+    const int decimals = std::clamp(2 - static_cast<int>(std::floor(std::log10(size))), 0, 9);
+    return fmt::format("{:.{}f}", figure, decimals);
 }
 
 std::string counted(std::uint64_t number, const std::string& noun, const std::string& plural) {

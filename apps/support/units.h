@@ -12,6 +12,8 @@ std::string formatBytes(std::uint64_t bytes);
 std::string formatTime(std::chrono::nanoseconds time);
 /// "3.21 GB/s" (10^9 bytes), "12.3 MB/s".
 std::string formatRate(double bytes_per_second);
+/// Three significant digits, without an exponent: "2561", "12.3", "0.00417".
+std::string formatFigure(double figure);
 /// "1 region", "4 regions"; `plural` where it is not an s more.
 std::string counted(std::uint64_t number, const std::string& noun, const std::string& plural = "");
 /// "0x7f0012345000".

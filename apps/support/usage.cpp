@@ -1,6 +1,8 @@
 #include "apps/support/usage.h"
 
 #include <algorithm>
+#include <sstream>
+#include <utility>
 
 #include "base/nearest_name.h"
 
@@ -27,6 +29,30 @@ const CLI::App* commandNamed(const CLI::App& app, const std::string& name) {
 std::string longNameOf(const std::string& argument) {
     if (argument.rfind("--", 0) != 0 || argument.size() == 2) return {};
     return argument.substr(2, argument.find('=') - 2);
+}
+
+/// The option that was likely meant: one that begins so, else the nearest; empty for none.
+std::string meantBy(const std::string& name, const std::vector<std::string>& known) {
+    constexpr std::size_t kLeastBeginning = 3;
+    if (name.size() >= kLeastBeginning)
+        for (const auto& candidate : known)
+            if (candidate.rfind(name, 0) == 0) return candidate;
+    return nearestName(name, known);
+}
+
+/// Breaks a line at spaces; what follows the first stands where descriptions do, or under its begin.
+std::string wrapped(const std::string& line, std::size_t description) {
+    const std::size_t begin = line.find_first_not_of(' ');
+    const std::size_t indent = begin == std::string::npos || begin == 0 ? 0 : description;
+    std::string text;
+    std::string rest = line;
+    while (rest.size() > WrappedHelp::kColumns) {
+        const std::size_t space = rest.rfind(' ', WrappedHelp::kColumns);
+        if (space == std::string::npos || rest.find_first_not_of(' ') >= space) break;
+        text += rest.substr(0, space) + "\n";
+        rest = std::string(indent, ' ') + rest.substr(space + 1);
+    }
+    return text + rest;
 }
 
 std::vector<const CLI::App*> commandsOf(const CLI::App& app) {
@@ -78,10 +104,17 @@ std::string unknownOption(const CLI::App& app, const std::vector<std::string>& a
         if (early && isLongOptionOfACommand(app, name))
             return "troupe: the option '--" + shown + "' belongs to a command: give it after the command, " +
                    exampleFor(app, arguments, "--" + shown);
-        const std::string nearest = nearestName(shown, known);
+        const std::string nearest = meantBy(shown, known);
         return nearest.empty() ? text : text + "; did you mean '--" + nearest + "'?";
     }
     return {};
+}
+
+std::string WrappedHelp::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
+    std::istringstream help(CLI::Formatter::make_help(app, std::move(name), mode));
+    std::string text;
+    for (std::string line; std::getline(help, line);) text += wrapped(line, get_column_width()) + "\n";
+    return text;
 }
 
 }  // namespace troupe::apps

@@ -13,4 +13,12 @@ namespace troupe::apps {
 /// first.
 std::string unknownOption(const CLI::App& app, const std::vector<std::string>& arguments);
 
+/// Help whose lines are no longer than a terminal is wide.
+class WrappedHelp : public CLI::Formatter {
+  public:
+    static constexpr std::size_t kColumns = 120;
+
+    std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
+};
+
 }  // namespace troupe::apps

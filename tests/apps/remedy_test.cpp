@@ -88,6 +88,41 @@ TEST(Remedy, OfTheLibraryIsSaidInWordsOfTheCommandLine) {
     EXPECT_EQ(inWordsOfTheCommandLine("anything else"), "anything else");
 }
 
+TEST(Remedy, OfASettingIsTheListOfThem) {
+    for (const char* message : {"--set: tcp.lanes: '0' is not in 1..64", "--set tcp.lanes: expected KEY=VALUE",
+                                "environment: TROUPE_TCP_LANES: '0' is not in 1..64"})
+        EXPECT_THAT(remedyFor(Status(Code::InvalidArgument, message)), HasSubstr("`troupe config`")) << message;
+}
+
+TEST(Remedy, OfARecordIsNotAboutTheServer) {
+    const std::string remedy =
+        remedyFor(Status(Code::ProtocolError, "redis 127.0.0.1:6379: segment descriptor: not JSON at byte 3"));
+    EXPECT_THAT(remedy, HasSubstr("record"));
+    EXPECT_THAT(remedy, Not(HasSubstr("is that a Redis")));
+}
+
+TEST(Remedy, OfADeadlineNamesTheSetting) {
+    EXPECT_THAT(
+        remedyFor(Status(Code::Timeout, "the deadline passed (transfer_timeout, 30s); 1 MiB of 4 MiB had moved")),
+        HasSubstr("transfer_timeout"));
+}
+
+TEST(Remedy, OfMemoryThatIsNotThereIsLessOfIt) {
+    EXPECT_THAT(remedyFor(Status(Code::ResourceExhausted, "there is no memory for 100 TiB: 20 GiB can be had")),
+                HasSubstr("--size"));
+    EXPECT_THAT(remedyFor(Status(Code::InvalidArgument, "--footprint 1 GiB does not fit the target")),
+                HasSubstr("--footprint"));
+}
+
+TEST(Remedy, TheLogNamesTheOptionThatTookHostOff) {
+    const std::string line =
+        "segment 'a' goes by tcp by tcp0; not host: 'a' is another process, and host.peers is off here";
+    EXPECT_EQ(inWordsOfTransportOption(line, "tcp"), "segment 'a' goes by tcp by tcp0; not host: --transport tcp");
+    EXPECT_EQ(inWordsOfTransportOption("anything else", "tcp"), "anything else");
+    EXPECT_EQ(inWordsOfTransportOption("host.peers is off here; not host: x", "tcp"),
+              "host.peers is off here; not host: x");
+}
+
 TEST(Remedy, IsLeftOutWhereTheMessageSaysItAll) {
     EXPECT_EQ(
         remedyFor(Status(Code::AccessDenied, "control port: bind 127.0.0.1:80: ...; ports below 1024 are for root")),

@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <sstream>
+
 namespace troupe::apps {
 namespace {
 
@@ -33,6 +38,8 @@ TEST_F(Usage, AMistypedOptionIsNamedWithTheNearestOfItsCommand) {
     EXPECT_EQ(of({"serve", "--siz", "4"}), "troupe serve: unknown option '--siz'; did you mean '--size'?");
     // Two letters in the wrong order are one mistake, nearer than two replaced ones.
     EXPECT_EQ(of({"serve", "--siez", "4"}), "troupe serve: unknown option '--siez'; did you mean '--size'?");
+    // The beginning of a name is that name, however much is missing.
+    EXPECT_EQ(of({"bench", "--block", "4"}), "troupe bench: unknown option '--block'; did you mean '--block_size'?");
     EXPECT_EQ(of({"serve", "--carrier-pigeon"}), "troupe serve: unknown option '--carrier-pigeon'");
 }
 
@@ -57,6 +64,30 @@ TEST_F(Usage, WhatIsRightIsNotNamed) {
 }
 
 TEST_F(Usage, ALongNameIsCut) { EXPECT_LT(of({"bench", "--" + std::string(100'000, 'x')}).size(), 200u); }
+
+TEST(Help, NoLineIsWiderThanATerminalAndNoWordIsLost) {
+    CLI::App app("", "troupe");
+    app.formatter(std::make_shared<WrappedHelp>());
+    std::string description;
+    for (int i = 0; i < 100; ++i) description += "word" + std::to_string(i) + " ";
+    bool flag = false;
+    auto* command = app.add_subcommand("bench", description);
+    command->add_flag("--flag", flag, description);
+    command->add_flag("--one", flag, std::string(300, 'x'));
+    for (const auto* each : std::vector<const CLI::App*>{&app, command}) {
+        std::istringstream help(each->help());
+        for (std::string line; std::getline(help, line);) {
+            if (line.find("xxx") != std::string::npos) continue;
+            EXPECT_LE(line.size(), WrappedHelp::kColumns) << line;
+        }
+        std::istringstream words(each->help());
+        const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+        for (int i = 0; i < 100; ++i)
+            EXPECT_NE(std::find(all.begin(), all.end(), "word" + std::to_string(i)), all.end()) << i;
+    }
+    // What cannot be broken stays whole.
+    EXPECT_NE(command->help().find(std::string(300, 'x')), std::string::npos);
+}
 
 }  // namespace
 }  // namespace troupe::apps

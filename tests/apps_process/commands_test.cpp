@@ -1,15 +1,37 @@
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 
 #include <csignal>
 #include <fstream>
+#include <sstream>
 
 #include "tests/apps_process/troupe_process.h"
 
 namespace troupe::apps {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+
+/// An address by which other machines might reach this one; empty for none.
+std::string ownAddress() {
+    ifaddrs* all = nullptr;
+    std::string found;
+    if (::getifaddrs(&all) != 0) return found;
+    for (const ifaddrs* each = all; each != nullptr && found.empty(); each = each->ifa_next) {
+        const bool up = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
+        if (!up || each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+        char text[INET_ADDRSTRLEN] = "";
+        ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, text, sizeof text);
+        found = text;
+    }
+    ::freeifaddrs(all);
+    return found;
+}
 
 TEST(HelpCommand, IsTheHelpFlag) {
     for (const char* command : {"", "serve"}) {
@@ -106,6 +128,34 @@ TEST(TransportOption, TheLogSaysWhyABetterWayIsNotTaken) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("segment " + server.segment() + " goes by tcp by tcp0"));
     EXPECT_THAT(outcome.err, HasSubstr("host.peers is off here"));
+    const auto asked = runTroupe({"verify", server.segment(), "--rounds", "1", "-v", "--transport", "TCP"});
+    ASSERT_EQ(asked.code, 0) << asked.err;
+    EXPECT_THAT(asked.err, AllOf(HasSubstr("not host: --transport tcp"), testing::Not(HasSubstr("host.peers"))));
+}
+
+TEST(ServeCommand, SaysSoWhenOthersThanThisMachineReachIt) {
+    Server alone("1MiB");
+    EXPECT_EQ(alone.process().errors(), "");
+    // Also on a machine without a network.
+    Server open("1MiB", {"--host", "127.0.0.1"});
+    EXPECT_EQ(open.process().errors(), "");
+    const auto address = ownAddress();
+    if (address.empty()) GTEST_SKIP() << "this machine has only a loopback address";
+    Server reachable("1MiB", {"--host", address});
+    const std::string note = reachable.process().errors();
+    EXPECT_THAT(note, AllOf(HasSubstr("listens on " + address), HasSubstr("authentication")));
+    EXPECT_EQ(note.find('\n'), note.size() - 1) << "one line";
+}
+
+TEST(HelpText, SaysThatTheTargetIsOverwrittenAndFitsATerminal) {
+    for (const char* command : {"bench", "verify", "replay"})
+        EXPECT_THAT(runTroupe({command, "--help"}).out.substr(0, 120), HasSubstr("overwri")) << command;
+    for (const char* command : {"", "serve", "bench", "verify", "replay", "demo", "segments", "sim", "faults"}) {
+        std::vector<std::string> words = {"--help"};
+        if (*command != 0) words.insert(words.begin(), command);
+        std::istringstream help(runTroupe(words).out);
+        for (std::string line; std::getline(help, line);) EXPECT_LE(line.size(), 120u) << line;
+    }
 }
 
 TEST(VerifyCommand, TheInterruptKeyEndsItWithAReport) {
@@ -162,15 +212,18 @@ TEST(BenchCommand, NamesNoRateOfBytesThatWentNowhere) {
     Server server("16MiB");
     const std::vector<std::string> bench = {"bench",       server.segment(), "--transport", "null",
                                             "--duration",  "50ms",           "--warmup",    "0",
-                                            "--footprint", "4MiB",           "--operation", "write"};
+                                            "--footprint", "4MiB",           "--operation", "WRITE"};
     const auto words = runTroupe(bench);
     ASSERT_EQ(words.code, 0) << words.err;
     EXPECT_THAT(words.out, HasSubstr("which moves nothing"));
+    // Nothing was compared.
+    EXPECT_THAT(words.out, testing::ContainsRegex("write .* -\n"));
     EXPECT_THAT(words.out, HasSubstr("1 thread, 2 batches in flight"));
     auto json = bench;
     json.emplace_back("--json");
     const auto outcome = runTroupe(json);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["rows"].size(), 1u) << "WRITE is write";
     EXPECT_TRUE(outcome.json()["rows"][0]["gigabytes_per_s"].is_null());
     EXPECT_GT(outcome.json()["rows"][0]["requests_per_s"].get<double>(), 0);
 }
@@ -194,6 +247,27 @@ TEST(ReplayCommand, FetchesWhatIsHeldAndStoresWhatIsNew) {
     EXPECT_EQ(report["hit_blocks"].get<int>() + report["written_blocks"].get<int>(), report["blocks"].get<int>());
     EXPECT_GT(report["hit_rate"].get<double>(), 0.5);
     EXPECT_EQ(report["bytes_read"].get<int>(), report["hit_blocks"].get<int>() * 64 * 512);
+}
+
+TEST(ReplayCommand, TakesItsTargetAfterTheTraceTooAndNamesWhatIsUneven) {
+    Server server("1MiB");
+    const std::string path = testing::TempDir() + "troupe_uneven_" + std::to_string(::getpid());
+    // Ten blocks of input, and an id for one; then three ids for a store of two blocks.
+    std::ofstream(path) << R"({"timestamp": 1, "input_length": 5000, "output_length": 1, "hash_ids": [1]})"
+                        << "\n"
+                        << R"({"timestamp": 1, "input_length": 1500, "output_length": 1, "hash_ids": [1, 2, 3]})"
+                        << "\n"
+                        << R"({"timestamp": 1, "input_length": 8192, "output_length": 1, "hash_ids": )"
+                        << "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}\n";
+    const std::vector<std::string> command = {"replay", path, server.segment(), "--bytes-per-token", "1024"};
+    const auto words = runTroupe(command);
+    ASSERT_EQ(words.code, 0) << words.err;
+    EXPECT_THAT(words.out, AllOf(HasSubstr("1 request: not one hash id"), HasSubstr("15 blocks of requests larger"),
+                                 HasSubstr("troupe serve --size")));
+    auto json = command;
+    json.emplace_back("--json");
+    EXPECT_EQ(runTroupe(json).json()["requests_uneven"], 1);
+    ::unlink(path.c_str());
 }
 
 TEST(ReplayCommand, EvictsTheLeastRecentlyUsedBlocksOfASmallStore) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -71,6 +72,8 @@ TEST(Failures, AMistypedOptionIsToldTheNearestRightOne) {
     // Whatever else is missing because of it.
     expectUsageError({"replay", "t", "--taget", "a:1"}, "did you mean '--target'?");
     expectUsageError({"serve", "--siez=4KiB"}, "did you mean '--size'?");
+    expectUsageError({"bench", "a:1", "--batch", "4"}, "did you mean '--batch_size'?");
+    expectUsageError({"verify", "a", "--metadata", "127.0.0.1:6379"}, "did you mean redis://127.0.0.1:6379?");
     expectUsageError({"demo", "--verify_secnds", "1"}, "did you mean '--verify-seconds'?");
     expectUsageError({"--json", "topo"}, "troupe topo --json");
 }
@@ -166,8 +169,68 @@ TEST(Failures, NobodyAtTheTargetIsSaidWithTheRemedy) {
     const auto outcome = runTroupe({"verify", "127.0.0.1:1", "--seconds", "1", "--json"});
     EXPECT_EQ(outcome.code, 1);
     EXPECT_THAT(outcome.err, AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("troupe serve")));
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("peer 127.0.0.1:1: connect: "), testing::Not(HasSubstr("connect to"))));
     EXPECT_EQ(outcome.json()["ok"], false);
     EXPECT_EQ(outcome.json()["error"]["code"], "ConnectionRefused");
+}
+
+TEST(Failures, WhatToTryIsOfTheErrorAndNullWhereNothingIs) {
+    expectUsageError({"config", "--set", "tcp.lanes=0"}, "try: `troupe config` lists");
+    const auto memory = runTroupe({"serve", "--size", "1000TiB", "--json"});
+    EXPECT_THAT(memory.json()["error"]["try"].get<std::string>(), HasSubstr("--size"));
+    Server server("16MiB");
+    const auto footprint = runTroupe({"bench", server.segment(), "--footprint", "1GiB", "--json"});
+    EXPECT_EQ(footprint.code, 1);
+    EXPECT_THAT(footprint.json()["error"]["try"].get<std::string>(), HasSubstr("--footprint"));
+    const auto config = runTroupe({"sim", "--config", "/nonexistent.json", "--json"});
+    EXPECT_FALSE(config.json()["error"]["try"] == "") << config.out;
+}
+
+TEST(Failures, ADeadlineSaysWhichHowFarAndWhatToRaise) {
+    Server server("64MiB");
+    // Stopped, it answers nothing; the engine's own ways to find that out are slower here.
+    TroupeProcess bench({"bench", server.segment(), "--transport", "tcp", "--duration", "60", "--operation", "write",
+                         "--json", "--set", "transfer_timeout=700ms", "--set", "keepalive_timeout=60s"});
+    while (bench.errors().find("bench") == std::string::npos)
+        ASSERT_EQ(bench.child().wait(std::chrono::milliseconds(50)).status().code(), Code::Timeout) << bench.errors();
+    server.process().child().signal(SIGSTOP);
+    const auto outcome = finish(bench);
+    server.process().child().signal(SIGCONT);
+    EXPECT_EQ(outcome.code, 1);
+    const auto error = outcome.json()["error"];
+    EXPECT_EQ(error["code"], "Timeout") << outcome.err;
+    EXPECT_THAT(error["message"].get<std::string>(),
+                AllOf(HasSubstr("the deadline passed (transfer_timeout, 700ms)"), HasSubstr(" of 1 MiB had moved"),
+                      HasSubstr("of 16: "), HasSubstr("segment '" + server.segment() + "'")));
+    EXPECT_THAT(error["try"].get<std::string>(), HasSubstr("raise transfer_timeout"));
+}
+
+TEST(Failures, WhatWasMeasuredBeforeAFailureIsKept) {
+    // The second row of a hundred at the earliest is under way when the server ends.
+    const auto killedAfterARow = [&](bool json) {
+        Server victim("64MiB");
+        std::vector<std::string> words = {"bench", victim.segment(), "--duration", "100ms", "--warmup",
+                                          "0",     "--footprint",    "4MiB"};
+        std::string sizes = "4KiB";
+        for (int i = 0; i < 99; ++i) sizes += ",4KiB";
+        words.insert(words.end(), {"--block_size", sizes});
+        if (json) words.emplace_back("--json");
+        TroupeProcess bench(words);
+        if (json) {
+            while (bench.errors().find("bench") == std::string::npos)
+                EXPECT_EQ(bench.child().wait(std::chrono::milliseconds(50)).status().code(), Code::Timeout);
+        } else {
+            EXPECT_TRUE(bench.child().readLine(kPatience)) << "the head";
+            EXPECT_TRUE(bench.child().readLine(kPatience)) << "a row, while others are to come";
+        }
+        victim.process().child().signal(SIGKILL);
+        return finish(bench);
+    };
+    EXPECT_EQ(killedAfterARow(false).code, 1);
+    const auto outcome = killedAfterARow(true);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_EQ(outcome.json()["ok"], false);
+    EXPECT_GE(outcome.json()["rows"].size(), 1u) << outcome.out;
 }
 
 TEST(Failures, ATargetTooSmallForTheWorkIsSaid) {
@@ -184,8 +247,10 @@ TEST(Failures, AHostileTraceIsRefusedWithItsLine) {
                         << "\n"
                         << R"({"timestamp": 2, "input_length": 1, "output_length": 1, "hash_ids": [-1]})"
                         << "\n";
-    expectFailure({"replay", path, "--target", "127.0.0.1:1"}, "line 2: 'hash_ids[0]'");
-    expectFailure({"replay", path, "--target", "127.0.0.1:1"}, "troupe trace-gen");
+    // Before anything starts, as of a file that is missing.
+    expectUsageError({"replay", path, "--target", "127.0.0.1:1"}, "line 2: 'hash_ids[0]'");
+    expectUsageError({"replay", path, "--target", "127.0.0.1:1"}, "troupe trace-gen");
+    expectUsageError({"demo", "--trace", path}, "line 2: 'hash_ids[0]'");
     ::unlink(path.c_str());
 }
 
@@ -210,6 +275,44 @@ TEST(Failures, ResultsThatCannotBeWrittenAreNoSuccess) {
     ::unlink(errors.c_str());
 }
 
+TEST(Failures, AStandardErrorThatTakesNothingEndsNoCommand) {
+    Server server("16MiB");
+    const auto expectCode = [&](const char* words, const char* redirection, int expected) {
+        std::string line = TROUPE_PROGRAM;
+        line.append(" ").append(words).append(" ").append(redirection);
+        if (const auto at = line.find("TARGET"); at != std::string::npos) line.replace(at, 6, server.segment());
+        const int code = std::system(line.c_str());
+        EXPECT_TRUE(WIFEXITED(code) && WEXITSTATUS(code) == expected) << line << " ended with " << code;
+    };
+    // Long enough that it shows its progress.
+    expectCode("verify TARGET --seconds 1500ms", ">/dev/null 2>/dev/full", 0);
+    const char* bench = "bench TARGET --duration 50ms --warmup 0 --footprint 4MiB";
+    expectCode(bench, ">/dev/null 2>&-", 0);
+    expectCode(bench, ">/dev/null 0<&- 2>&-", 0);
+    expectCode("verify 127.0.0.1:1", "2>/dev/full", 1);
+    expectCode("topo", ">/dev/full 2>&1", 1);
+    expectCode("topo", ">&- 2>&-", 1);
+    expectCode("frob", "2>/dev/full", 2);
+    expectCode("frob", "2>&-", 2);
+    expectCode("bench a:1 --blok_size 1", "2>/dev/full", 2);
+    expectCode("", "2>/dev/full", 2);
+}
+
+TEST(Failures, NoSocketTakesThePlaceOfAClosedDescriptor) {
+    auto child =
+        ChildProcess::start({"/bin/sh", "-c", "exec \"$0\" serve --size 1MiB --json 0<&- 2>&-", TROUPE_PROGRAM});
+    ASSERT_TRUE(child) << child.status().toString();
+    const auto line = child->readLine(kPatience);
+    ASSERT_TRUE(line) << line.status().toString();
+    for (const char* fd : {"0", "2"}) {
+        std::error_code error;
+        const auto where = std::filesystem::read_symlink("/proc/" + std::to_string(child->pid()) + "/fd/" + fd, error);
+        EXPECT_EQ(where.string(), "/dev/null") << "descriptor " << fd << ", " << error.message();
+    }
+    child->signal(SIGTERM);
+    EXPECT_EQ(*child->wait(kPatience), 0);
+}
+
 TEST(Failures, AServerKilledInMidVerifyEndsItWithAClearError) {
     Server server("64MiB");
     TroupeProcess verify({"verify", server.segment(), "--json"});
@@ -227,7 +330,7 @@ TEST(Failures, MoreMemoryThanThereIsIsRefusedWithWhatCanBeHad) {
     // More than the address space, so that no machine tries.
     expectFailure({"serve", "--size", "1000TiB"}, "can be had");
     expectFailure({"serve", "--size", "1000TiB", "--engine-memory"}, "can be had");
-    expectFailure({"serve", "--size", "1000TiB"}, "there is no memory for 1000TiB");
+    expectFailure({"serve", "--size", "1000TiB"}, "there is no memory for 1000 TiB");
 }
 
 TEST(Failures, APortThatIsTakenSaysHowToGoOn) {

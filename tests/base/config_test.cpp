@@ -369,13 +369,14 @@ TEST(ParseTime, KnowsItsUnits) {
     EXPECT_EQ(*parseTime("2s"), 2s);
     EXPECT_EQ(*parseTime("2 s"), 2s);
     EXPECT_EQ(*parseTime("1min"), 60s);
+    EXPECT_EQ(*parseTime("5m"), 300s);
     EXPECT_EQ(*parseTime("2h"), 7200s);
 }
 
 TEST(ParseTime, RefusesABareNumberOverflowAndUnknownUnits) {
     EXPECT_THAT(parseTime("5").status().message(), AllOf(HasSubstr("'5'"), HasSubstr("unit")));
     EXPECT_THAT(parseTime("9223372036854775807s").status().message(), HasSubstr("too large"));
-    for (const char* text : {"", "s", "-1s", "1  s", "1m", "1S", "1sec", "1KiB"})
+    for (const char* text : {"", "s", "-1s", "1  s", "1M", "1S", "1sec", "1KiB"})
         EXPECT_EQ(parseTime(text).status().code(), Code::InvalidArgument) << text;
 }
 

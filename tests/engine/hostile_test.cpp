@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <sys/socket.h>
 
 #include <atomic>
+#include <sstream>
 #include <thread>
 
 #include "base/endpoint.h"
@@ -124,6 +126,28 @@ TEST_F(Hostile, ManySilentConnectionsKeepNobodyOut) {
                         65536);
         for (const UniqueFd& fd : silent) EXPECT_TRUE(closedByPeer(fd.get()));
     }
+}
+
+TEST(HostileCrowd, BeyondTheBoundOfControlConnectionsIsSaidOnce) {
+    std::ostringstream said;
+    EngineSetup setup;
+    setup.config.max_control_connections = 1;
+    setup.config.handshake_timeout = std::chrono::milliseconds(kPatience);
+    setup.options.log =
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
+    auto engine = startEngine(setup);
+    const auto desc = engine->getSegmentDescByID(kLocalSegmentID);
+    const std::uint16_t port = (*desc)->control.port;
+    const UniqueFd holder = connectTo(port);
+    constexpr int kMore = 40;
+    for (int i = 0; i < kMore; ++i) EXPECT_TRUE(closedByPeer(connectTo(port).get()));
+    engine.reset();
+    const std::string text = said.str();
+    std::size_t times = 0;
+    for (std::size_t at = 0; (at = text.find("(max_control_connections)", at)) != std::string::npos; ++at) ++times;
+    // One in ten seconds; this test does not last that long even on a loaded machine, or then not for each.
+    EXPECT_GE(times, 1u) << text;
+    EXPECT_LE(times, kMore / 4) << text;
 }
 
 TEST(HostileServer, OfGarbageIsAnErrorForTheOneWhoOpensIt) {

@@ -215,6 +215,8 @@ TEST(Transports, UnknownNamesAreListedAndDuplicatesRefused) {
     expectCode(unknown, Code::NotFound);
     EXPECT_THAT(unknown.status().message(), testing::AllOf(HasSubstr("tcp"), HasSubstr("null")));
     expectCode(engine->installTransport("tcp"), Code::AlreadyExists);
+    expectCode(engine->installTransport("TCP"), Code::AlreadyExists);
+    EXPECT_EQ(engine->getTransport("TCP"), engine->getTransport("tcp"));
     void* args[] = {nullptr};
     expectCode(engine->installTransport("null", args), Code::InvalidArgument);
     EXPECT_EQ(engine->getTransport("tcp")->name(), "tcp");

@@ -324,6 +324,7 @@ TEST_P(HostPair, MemoryThatIsRegisteredButProtectedIsATypedFailureAndOthersGoOn)
 }
 
 TEST_P(HostPair, AGrantWhoseDescriptorCannotBeTakenSaysSoAndMayBeTriedAgain) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
     const OwnerMemory first(b_, mapped(), 4096);
     const OwnerMemory memory(b_, mapped(), 4096);
     EXPECT_TRUE(run(request(Opcode::Read, 0, first.at(), 4096)));

@@ -189,6 +189,7 @@ TEST_F(HostSocket, OfManyThatBreakTheRulesOneIsSaidInTheLog) {
 }
 
 TEST_F(HostSocket, WithoutADescriptorForAConnectionItRefusesForNow) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
     Raw raw(node_);
     Io io = Io::Again;
     {
@@ -201,6 +202,7 @@ TEST_F(HostSocket, WithoutADescriptorForAConnectionItRefusesForNow) {
 }
 
 TEST_F(HostSocket, WithoutADescriptorToAcceptWithItSaysSoOnce) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
     std::ostringstream said;
     const auto log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
     HostNode node(std::chrono::milliseconds(kPatience), log);
@@ -425,6 +427,7 @@ TEST_F(HostProbe, SaysThatNobodyListens) {
 }
 
 TEST_F(HostProbe, WithoutADescriptorLeftItFoundNothingOut) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
     // For the socket, and none for the peer's process. TransportMissing would be taken for the last word.
     const DescriptorLimit limit(1);
     const Status status = probe(node_.shared->socket, node_.shared->incarnation, [&] { node_.poll(); });

@@ -150,6 +150,14 @@ TEST(RedisErrors, EachKindHasItsCodeAndRemedy) {
     expect("NOAUTH Authentication required.", Code::AccessDenied, "redis.password");
     expect("WRONGPASS invalid username-password pair or user is disabled.", Code::AccessDenied, "refuses");
     expect("NOPERM this user has no permissions to run the 'eval' command", Code::AccessDenied, "ACL");
+    expect("ERR The user executing the script can't run this command or subcommand script: 0a9f75, on @user_script:1.",
+           Code::AccessDenied, "docs/redis.md");
+    expect("ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
+           Code::AccessDenied, "docs/redis.md");
+    expect(
+        "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: The user executing the script can't "
+        "run this command or subcommand",
+        Code::AccessDenied, "docs/redis.md");
     expect("LOADING Redis is loading the dataset in memory", Code::PeerDown, "loading");
     expect("MASTERDOWN Link with MASTER is down", Code::PeerDown, "lost its master");
     expect("READONLY You can't write against a read only replica.", Code::PeerDown, "replica");

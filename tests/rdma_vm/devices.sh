@@ -38,7 +38,7 @@ up() {
     local rail end device peer
     # Without crc32, adding a link fails with ENOENT (kernel 6.1).
     # The kernel cannot load what it misses by itself: its modprobe would run in the initramfs.
-    modprobe -a veth sch_netem crc32_generic rdma_rxe ib_uverbs rdma_ucm
+    modprobe -d "$VM_MODULES" -a veth sch_netem crc32_generic rdma_rxe ib_uverbs rdma_ucm
     ip link set lo up
     # 11..: what arrives from the wire is ours; 20..: what goes to the other end takes the wire; 100: the rest as ever.
     ip rule add pref 100 lookup local

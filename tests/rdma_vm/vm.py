@@ -11,7 +11,6 @@ so that a busy machine is not taken for a hang. --give-up bounds the whole in pl
     vm.py [--rails N] [--timeout SECONDS] [--numa] -- COMMAND...
 """
 import argparse
-import glob
 import os
 import pathlib
 import shlex
@@ -20,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import kernel
 
 HERE = pathlib.Path(__file__).resolve().parent
 # sysexits.h: EX_UNAVAILABLE and EX_SOFTWARE, which tests do not use.
@@ -37,6 +38,8 @@ CPU = {"kvm": "max,-arch-capabilities", "tcg": "max"}
 # ("IO-APIC + timer doesn't work"), and its watchdogs bark.
 KERNEL_ARGUMENTS = ("console=ttyS0 quiet panic=-1 oops=panic no_timer_check nowatchdog "
                     "rcupdate.rcu_cpu_stall_suppress=1")
+# As much of the console as a failure shows.
+SHOWN_LINES = 40
 # Each guest NIC of --numa sits behind a root port of a bridge that belongs to one of two NUMA nodes.
 NUMA_ARGUMENTS = """
     -object memory-backend-ram,id=m0,size=1G -object memory-backend-ram,id=m1,size=1G
@@ -55,19 +58,18 @@ def fail(status, text):
 
 
 def find_kernel():
-    """The newest kernel that has both an image and Soft-RoCE; running one's own kernel is not needed."""
-    for image in sorted(glob.glob("/boot/vmlinuz-*"), key=os.path.getmtime, reverse=True):
-        version = image.split("vmlinuz-", 1)[1]
-        if glob.glob(f"/lib/modules/{version}/kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko*"):
-            return image, version
-    fail(MISSING, "no kernel with Soft-RoCE under /boot and /lib/modules; apt-get install linux-image-amd64, or "
-                  "./dev setup")
+    found = kernel.find()
+    if found is None:
+        fail(MISSING, f"no kernel with Soft-RoCE, neither under /boot and /lib/modules nor under {kernel.UNPACKED}; "
+                      f"{HERE}/kernel.py downloads one, as ./dev test and ./dev vm do")
+    return found
 
 
-def module_files(version):
+def module_files(version, root):
     files = []
     for module in BOOT_MODULES:
-        shown = subprocess.run(["modprobe", "-S", version, "--show-depends", module], capture_output=True, text=True)
+        shown = subprocess.run([kernel.which("modprobe"), "-d", root, "-S", version, "--show-depends", module],
+                               capture_output=True, text=True)
         if shown.returncode != 0:
             fail(MISSING, f"kernel {version} has no module {module}: {shown.stderr.strip()}")
         for line in shown.stdout.splitlines():
@@ -77,13 +79,13 @@ def module_files(version):
     return files
 
 
-def build_initramfs(folder, version):
+def build_initramfs(folder, version, modules):
     root = folder / "root"
     for name in ["bin", "modules", "proc", "sys", "dev", "new"]:
         (root / name).mkdir(parents=True)
-    shutil.copy(shutil.which("busybox"), root / "bin/busybox")
+    shutil.copy(kernel.which("busybox"), root / "bin/busybox")
     # Numbered: they are loaded in this order.
-    for number, path in enumerate(module_files(version)):
+    for number, path in enumerate(module_files(version, modules)):
         shutil.copy(path, root / "modules" / f"{number:02}-{os.path.basename(path)}")
     shutil.copy(HERE / "init.sh", root / "init")
     os.chmod(root / "init", 0o755)
@@ -169,22 +171,31 @@ class OwnTime:
         return self.passed() - waited
 
 
-def console_tail(folder):
+def console(folder):
     try:
-        text = (folder / "console").read_text(errors="replace").replace("\r", "")
+        return (folder / "console").read_text(errors="replace").replace("\r", "").splitlines()
     except FileNotFoundError:
-        return "(the console is empty)"
-    return "\n".join(text.splitlines()[-40:])
+        return ["(the console is empty)"]
+
+
+def ending(lines):
+    """What a console without a status shows of the guest's end: the reason and the lines that belong to it."""
+    panicked = next((number for number, line in enumerate(lines) if "Kernel panic" in line), None)
+    if panicked is None:
+        return "the guest ended without a status", lines[-SHOWN_LINES:]
+    # The trace that follows may be longer than what is shown.
+    return "the guest's kernel panicked", lines[max(0, panicked - 5):][:SHOWN_LINES]
 
 
 def run(arguments, folder):
     share = folder / "share"
     share.mkdir()
-    image, version = find_kernel()
-    initramfs = build_initramfs(folder, version)
+    image, version, modules = find_kernel()
+    initramfs = build_initramfs(folder, version, modules)
     (share / "command").write_text(" ".join(shlex.quote(word) for word in arguments.command) + "\n")
     (share / "environment").write_text(
-        f"VM_CWD={shlex.quote(os.getcwd())}\nVM_RAILS={arguments.rails}\nVM_SETUP={shlex.quote(str(HERE))}\n"
+        f"VM_MODULES={shlex.quote(modules)}\nVM_CWD={shlex.quote(os.getcwd())}\nVM_RAILS={arguments.rails}\nVM_SETUP={shlex.quote(str(HERE))}\n"
+        f"VM_TREE={shlex.quote(str(HERE.parent.parent))}\n"
         f"VM_NOW={int(time.time())}\nVM_VERBOSE={int(arguments.verbose)}\nVM_LONG={'1' if arguments.long else ''}\n")
     console_file = open(folder / "qemu", "wb")
     qemu = subprocess.Popen(command_line(arguments, folder, share, image, initramfs), stdin=subprocess.DEVNULL,
@@ -221,10 +232,10 @@ def run(arguments, folder):
         status = None
     if status is not None and not hung:
         return status
-    console = console_tail(folder)
-    why = hung or ("the guest's kernel panicked" if "Kernel panic" in console else "the guest ended without a status")
+    why, shown = ending(console(folder))
     said = (folder / "qemu").read_text(errors="replace").strip()
-    fail(BROKEN, f"{why}; qemu ended with {qemu.returncode}{': ' + said if said else ''}; the console's end:\n{console}")
+    fail(BROKEN, f"{hung or why}; qemu ended with {qemu.returncode}{': ' + said if said else ''}; the console:\n"
+         + "\n".join(shown))
 
 
 def main():
@@ -241,7 +252,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="show the set-up of the devices")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    missing = [program for program in PROGRAMS if kernel.which(program) is None]
     if missing:
         packages = " ".join(sorted({PROGRAMS[program] for program in missing}))
         fail(MISSING, f"not installed: {', '.join(missing)}; apt-get install {packages}, or ./dev setup")

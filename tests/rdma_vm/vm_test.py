@@ -7,6 +7,9 @@ import sys
 import tempfile
 import unittest
 
+import kernel
+import vm as harness
+
 VM = pathlib.Path(__file__).resolve().parent / "vm.py"
 
 
@@ -32,6 +35,12 @@ class Harness(unittest.TestCase):
         self.assertIn("panicked", ran.stderr)
         self.assertIn("sysrq", ran.stderr)
 
+    def test_a_panic_is_found_above_however_long_a_trace(self):
+        why, shown = harness.ending(["booted", "Kernel panic - not syncing: why"] + ["called from here"] * 500)
+        self.assertIn("panicked", why)
+        self.assertIn("Kernel panic - not syncing: why", shown)
+        self.assertEqual(harness.ending(["last words"]), ("the guest ended without a status", ["last words"]))
+
     def test_a_command_that_never_ends_is_a_failure(self):
         ran = vm("--timeout", "30", "--", "sleep", "1000")
         self.assertEqual(ran.returncode, 70)
@@ -53,6 +62,25 @@ class Harness(unittest.TestCase):
         self.assertEqual(ran.returncode, 69)
         self.assertIn("not installed: qemu-system-x86_64", ran.stderr)
         self.assertRegex(ran.stderr, r"apt-get install .*\bqemu-system-x86\b")
+
+    def test_a_kernel_is_looked_for_where_it_was_unpacked_too(self):
+        with tempfile.TemporaryDirectory() as root:
+            nothing = pathlib.Path(root) / "nothing"
+            (pathlib.Path(root) / "boot").mkdir()
+            (pathlib.Path(root) / "boot/vmlinuz-9.9").touch()
+            self.assertIsNone(kernel.find([nothing, root]), "it has no Soft-RoCE")
+            modules = pathlib.Path(root) / "lib/modules/9.9/kernel/drivers/infiniband/sw/rxe"
+            modules.mkdir(parents=True)
+            (modules / "rdma_rxe.ko.xz").touch()
+            self.assertEqual(kernel.find([nothing, root]), (f"{root}/boot/vmlinuz-9.9", "9.9", root))
+
+    def test_a_kernel_that_cannot_be_fetched_is_a_failure_with_its_reason(self):
+        environment = dict(os.environ, PATH="/nowhere")
+        script = "import kernel; kernel.find = lambda *roots: None; exit(kernel.main())"
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment,
+                             cwd=VM.parent)
+        self.assertEqual(ran.returncode, 69)
+        self.assertIn("vm: no kernel for the VM: ", ran.stderr)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,15 @@
 
 namespace troupe::test {
 
+/// UBSan looks at objects through a pipe, and takes them for broken when there is no descriptor left for it.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kDescriptorsAreTheSanitizers = true;
+#else
+inline constexpr bool kDescriptorsAreTheSanitizers = false;
+#endif
+#define TROUPE_NEEDS_DESCRIPTOR_LIMIT() \
+    if (test::kDescriptorsAreTheSanitizers) GTEST_SKIP() << "UBSan needs descriptors of its own"
+
 /// While it lives this process can open only so many descriptors more. For tests whose other threads open none.
 class DescriptorLimit {
   public:

@@ -1,7 +1,9 @@
+#include <spdlog/sinks/ostream_sink.h>
 #include <sys/mman.h>
 
 #include <sstream>
 
+#include "tests/support/descriptor_limit.h"
 #include "tests/tcp_backend/raw_peer.h"
 #include "tests/tcp_backend/tcp_pair.h"
 
@@ -124,6 +126,24 @@ TEST_F(TcpHostile, ConnectionsAreBounded) {
     for (int i = 0; i < 200; ++i) node.poll();
     RawSocket again = greeted(1, 9);
     EXPECT_EQ(again.got.size(), kHelloReplyBytes);
+}
+
+TEST_F(TcpHostile, WithoutADescriptorToAcceptWithItSaysSoOnce) {
+    TROUPE_NEEDS_DESCRIPTOR_LIMIT();
+    std::ostringstream said;
+    const auto log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
+    Node short_of({}, "127.0.0.1", "b", log);
+    const RawSocket waiting = RawSocket::to(short_of.asPeer()->desc->lane_ports[0]);
+    {
+        const test::DescriptorLimit limit(0);
+        // A few tries, 100 ms apart.
+        const auto until = Clock::now() + std::chrono::milliseconds(450);
+        while (Clock::now() < until) short_of.poll();
+    }
+    const std::string text = said.str();
+    const std::size_t first = text.find("have to wait");
+    EXPECT_NE(first, std::string::npos) << text;
+    EXPECT_EQ(text.find("have to wait", first + 1), std::string::npos) << text;
 }
 
 TEST_F(TcpHostile, ForgedHeadersEndTheConnection) {

@@ -16,14 +16,19 @@ namespace troupe::tcp::testing {
 
 /// Everything an engine would give a TCP transport, with one Nic that the test polls itself.
 struct Node {
-    explicit Node(Config configuration = {}, const std::string& host = "127.0.0.1", const std::string& segment = "b")
-        : config(std::move(configuration)), incarnation(Incarnation::random()), bind_host(host), name(segment) {
+    explicit Node(Config configuration = {}, const std::string& host = "127.0.0.1", const std::string& segment = "b",
+                  Logger logger = makeSilentLogger())
+        : config(std::move(configuration)),
+          incarnation(Incarnation::random()),
+          bind_host(host),
+          name(segment),
+          log(std::move(logger)) {
         install();
     }
 
     void install() {
         transport = std::make_unique<TcpTransport>();
-        const Status status = transport->install({config, table, incarnation, bind_host, 1, makeSilentLogger()});
+        const Status status = transport->install({config, table, incarnation, bind_host, 1, log});
         ASSERT_TRUE(status.isOk()) << status.toString();
         nic = std::move(transport->takeNics().front().nic);
     }
@@ -58,6 +63,7 @@ struct Node {
     Incarnation incarnation;
     std::string bind_host;
     std::string name;
+    Logger log;
     std::unique_ptr<TcpTransport> transport;
     std::unique_ptr<Nic> nic;
     Sweep sweep;

@@ -93,9 +93,9 @@ TEST(MemoryLeft, WhatDoesNotFitIsRefusedWithBothFiguresAndTheBound) {
     for (const std::uint64_t bytes : {8 * kGiB - kGiB / 2 + 1, 1024 * kGiB, UINT64_MAX}) {
         const Status status = checkMemoryLeft(bytes, left);
         EXPECT_EQ(status.code(), Code::ResourceExhausted) << bytes;
-        EXPECT_THAT(status.message(), AllOf(HasSubstr("7680MiB can be had"), HasSubstr("MemAvailable")));
+        EXPECT_THAT(status.message(), AllOf(HasSubstr("7.5 GiB can be had"), HasSubstr("MemAvailable")));
     }
-    EXPECT_THAT(checkMemoryLeft(1024 * kGiB, left).message(), HasSubstr("1TiB"));
+    EXPECT_THAT(checkMemoryLeft(1024 * kGiB, left).message(), HasSubstr("1 TiB"));
     EXPECT_EQ(checkMemoryLeft(1, MemoryLeft{0, "full"}).code(), Code::ResourceExhausted);
 }
 
