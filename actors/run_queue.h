@@ -18,6 +18,8 @@ struct Run {
     std::uint64_t offset = 0;
     std::uint64_t limit = UINT64_MAX;
     bool merge = true;
+    /// It failed there: where some Nics are farther than others, any will do now, and better another.
+    std::uint32_t failed_on = kAnyWorker;
     std::uint32_t worker = kAnyWorker;  ///< Only through this one.
 
     // Set by RunPool::push.

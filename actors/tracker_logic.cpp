@@ -46,7 +46,7 @@ TrackerLogic::TrackerLogic(std::uint32_t index, std::uint32_t loop, const Regist
 
 void TrackerLogic::onWorkerJoined(const WorkerJoined& worker) {
     if (workers_.size() <= worker.index) workers_.resize(worker.index + 1);
-    workers_[worker.index] = Worker{worker.nic, worker.loop};
+    workers_[worker.index] = Worker{worker.nic, worker.loop, worker.far_from};
 }
 
 void TrackerLogic::onUsePeer(const UsePeer& use) {
@@ -72,6 +72,9 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
     // Nearest first: the own loop's Nics cost no crossing.
     std::stable_partition(paths.begin(), paths.end(),
                           [this](const Path& path) { return workers_[path.worker].loop == loop_; });
+    state.has_far = paths.size() > 1 && std::any_of(paths.begin(), paths.end(), [this](const Path& path) {
+                        return !workers_[path.worker].far_from.empty();
+                    });
     for (Path& old : state.paths) {
         if (old.flights == 0 || std::find(use.workers.begin(), use.workers.end(), old.worker) != use.workers.end())
             continue;
@@ -177,7 +180,9 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
 void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
     if (!doomUnlessSendable(peers_[peer], run)) return;
     RunQueue& pending = peers_[peer].pending;
-    const auto plain = [](const Run& r) { return r.merge && r.limit == UINT64_MAX && r.worker == Run::kAnyWorker; };
+    const auto plain = [](const Run& r) {
+        return r.merge && r.limit == UINT64_MAX && r.worker == Run::kAnyWorker && r.failed_on == Run::kAnyWorker;
+    };
     // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its
     // end.
     const bool extends = !pending.empty() && pending.last->batch == run.batch && pending.last->end == run.next &&
@@ -203,10 +208,35 @@ void TrackerLogic::flush() {
     if (!waits_.empty()) answerWaits(TimePoint::min());
 }
 
+bool TrackerLogic::Worker::isFarFrom(const std::string& location) const {
+    return std::find(far_from.begin(), far_from.end(), location) != far_from.end();
+}
+
+bool TrackerLogic::mayCarry(const Path& path, const Run& run) {
+    return !path.retired && (run.worker == Run::kAnyWorker || path.worker == run.worker);
+}
+
+/// Where the run's next byte lies; null: it makes no difference to the choice of a path.
+const std::string* TrackerLogic::sourceLocation(const Run& run) {
+    const auto addr = reinterpret_cast<std::uint64_t>(run.batch->task(run.next).local) + run.offset;
+    const Region* region = region_map_.get().find(addr);
+    return region != nullptr && region->location != "*" ? &region->location : nullptr;
+}
+
 TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
-    const std::uint32_t only = peer.pending.first->worker;
+    const Run& run = *peer.pending.first;
+    // Work is pulled over all Nics that are near its memory, and over the others only where there are none of those:
+    // what crosses to another node is slower, and in the way of what belongs there.
+    const bool failed = run.failed_on != Run::kAnyWorker;
+    const std::string* location = peer.has_far && !failed ? sourceLocation(run) : nullptr;
+    const auto is_second_choice = [&](const Path& path) {
+        return (location != nullptr && workers_[path.worker].isFarFrom(*location)) || path.worker == run.failed_on;
+    };
+    const bool has_first_choice =
+        peer.has_far && std::any_of(peer.paths.begin(), peer.paths.end(),
+                                    [&](const Path& path) { return mayCarry(path, run) && !is_second_choice(path); });
     for (Path& path : peer.paths) {
-        if (path.retired || (only != Run::kAnyWorker && path.worker != only)) continue;
+        if (!mayCarry(path, run) || (has_first_choice && is_second_choice(path))) continue;
         const NicInfo& nic = workers_[path.worker].nic;
         // A path without work takes any flight, also one larger than its window.
         if (path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests)) return &path;
@@ -328,6 +358,7 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             run.offset = offset;
             if (offset != 0 || limit != task.length) run.limit = limit;
             run.merge = !take_apart;
+            if (retry && !innocent) run.failed_on = worker;
             if (retry && failed.part.opcode == Opcode::Write && !failed.fenced) run.worker = worker;
             enqueue(failed.peer, run);
         } else {

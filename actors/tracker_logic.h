@@ -56,6 +56,8 @@ class TrackerLogic {
     struct Worker {
         NicInfo nic;
         std::uint32_t loop = 0;
+        std::vector<std::string> far_from;
+        bool isFarFrom(const std::string& location) const;
     };
     struct Path {
         std::uint32_t worker = 0;
@@ -70,6 +72,7 @@ class TrackerLogic {
         std::vector<Path> paths;
         RunQueue pending;
         bool dirty = false;
+        bool has_far = false;  ///< Some of several paths are through Nics that are far from some memory.
     };
     struct Reset {
         std::uint32_t peer;
@@ -82,6 +85,8 @@ class TrackerLogic {
     void markDirty(std::uint32_t peer);
     void enqueue(std::uint32_t peer, const Run& run);
     Path* pathWithRoom(PeerState& peer);
+    static bool mayCarry(const Path& path, const Run& run);
+    const std::string* sourceLocation(const Run& run);
     void fill(std::uint32_t index);
     void skipEnded(RunQueue& pending);
     Flight cut(PeerState& peer, const Worker& worker);
