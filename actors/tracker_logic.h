@@ -79,8 +79,8 @@ class TrackerLogic {
         bool has_far = false;  ///< Some of several paths are through Nics that are far from some memory.
     };
     struct Reset {
-        std::uint32_t peer;
-        std::uint32_t worker;
+        std::uint32_t peer = 0;
+        std::uint32_t worker = 0;
         Status cause;
     };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -53,6 +54,18 @@ CmEvent::Kind kindOf(rdma_cm_event_type type) {
     }
 }
 
+/// The kernel lists no device of the context's name any more.
+bool isGone(const ibv_context* context) {
+    const std::string name = ibv_get_device_name(context->device);
+    int count = 0;
+    ibv_device** list = ibv_get_device_list(&count);
+    if (list == nullptr) return false;
+    const bool found =
+        std::any_of(list, list + count, [&](ibv_device* each) { return name == ibv_get_device_name(each); });
+    ibv_free_device_list(list);
+    return !found;
+}
+
 class SystemVerbs final : public VerbsApi {
   public:
     int openDevices(const std::function<bool(const std::string&)>& wanted, std::vector<Opened>& devices) override {
@@ -73,7 +86,16 @@ class SystemVerbs final : public VerbsApi {
         ibv_free_device_list(list);
         return 0;
     }
-    int closeDevice(ibv_context* context) override { return outcome(ibv_close_device(context)); }
+    int closeDevice(ibv_context* context) override {
+        const bool gone = isGone(context);
+        const int error = outcome(ibv_close_device(context));
+        // librdmacm has a context of its own for each device that had an id, and closes that of a device which is gone
+        // when it looks at the list of devices the next time; the removal of the device waits for it.
+        if (gone) {
+            if (ibv_context** contexts = rdma_get_devices(nullptr)) rdma_free_devices(contexts);
+        }
+        return error;
+    }
     int queryDevice(ibv_context* context, ibv_device_attr& attributes) override {
         return ibv_query_device(context, &attributes);
     }

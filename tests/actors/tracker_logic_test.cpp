@@ -580,7 +580,7 @@ TEST_F(Tracker, OneCauseEndsManyTasksThatWaitBetweenThoseOfAnotherPeer) {
     usePeer({0}, kOther);
     std::vector<TaskSpec> specs;
     for (std::uint32_t i = 0; i < kMany; ++i) {
-        specs.push_back(spec(i * 30, 20));
+        specs.push_back(spec(std::uint64_t{i} * 30, 20));
         if (i % 2 != 0) specs.back().segment = segmentOf(kOther);
     }
     const BatchID id = submit(specs, kMany);
@@ -596,7 +596,7 @@ TEST_F(Tracker, OneCauseEndsManyTasksThatWaitBetweenThoseOfAnotherPeer) {
             const bool dropped = peer == kOther;
             SliceReport report{0, {}, {settledOf(flight, dropped ? 0 : flight.length, peer)}, {}};
             if (dropped) report.failed.push_back({flight, peer, Status(Code::PeerDown, "gone"), false, true});
-            this->report(std::move(report));
+            this->report(report);
         }
         flights = output_.takeFlights();
     }
@@ -1057,7 +1057,7 @@ TEST_F(NearAndFar, WhatFailedOnceMayGoByAFarNic) {
     for (const auto& train : sent)
         for (const Flight& flight : train.train.flights) out.emplace_back(train.worker, flight);
     for (const auto& [worker, flight] : out) {
-        SliceReport lost{worker, {}, {settledOf(flight, 0)}};
+        SliceReport lost{worker, {}, {settledOf(flight, 0)}, {}};
         lost.failed.push_back({flight, kPeer, Status(Code::ConnectionLost, "the link is down"), true, true});
         report(lost);
     }

@@ -183,7 +183,7 @@ TEST(VerbsVmLongLinks, PortsOfDifferentMtuAgreeOnTheSmaller) {
     shell("ip link set r1.b mtu 4200");
 }
 
-TEST(VerbsVmLongLinks, ADeviceThatIsDeletedWhileInUseHangsNobody) {
+TEST(VerbsVmLinks, ADeviceThatIsDeletedWhileInUseHangsNobody) {
     {
         Engines engines("rxe_1a", "rxe_1b", 4u << 20);
         expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)}), 4096);
