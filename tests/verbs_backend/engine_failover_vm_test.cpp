@@ -112,7 +112,7 @@ TEST(VerbsVmFailover, WorkGoesOnOverTheOtherLinkAndComesBackToTheFirst) {
         std::optional<LinkDown> down;
         traffic.moveWhileLost(down, device);
         to_sent.insert(to_sent.end(), traffic.to_sent.begin(), traffic.to_sent.end());
-        if (traffic.moved != 0)
+        if (!traffic.to_arrived.empty())
             to_arrived.push_back(*std::min_element(traffic.to_arrived.begin(), traffic.to_arrived.end()));
         down.reset();
         const auto active = Clock::now();
