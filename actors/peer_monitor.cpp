@@ -255,7 +255,12 @@ void PeerMonitor::keepAlive() {
     if (now >= silentAt()) return channel_->close(Status(Code::PeerDown, "silent for longer than keepalive_timeout"));
     if (now >= pinged_at_ + settings_.keepalive_interval) {
         pinged_at_ = now;
-        static_cast<void>(channel_->send(Ping{next_seq_++}.encode()));
+        // The answer is as good a sign of life as a Pong, and tells what the peer has installed or registered since:
+        // without a store nobody else does.
+        if (fetching_)
+            static_cast<void>(channel_->send(Ping{next_seq_++}.encode()));
+        else
+            requestDescriptor();
     }
     scheduleTick();
 }
