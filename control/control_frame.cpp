@@ -17,7 +17,10 @@ void appendLittleEndian(std::string& out, std::uint64_t value, std::size_t count
     for (std::size_t i = 0; i < count; ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
 }
 
-bool isKnown(ControlType type) { return type >= ControlType::Hello && type <= ControlType::Error; }
+bool isKnown(ControlType type) {
+    return (type >= ControlType::Hello && type <= ControlType::Error) || type == ControlType::Question ||
+           type == ControlType::Answer;
+}
 
 }  // namespace
 
@@ -31,6 +34,8 @@ std::string controlTypeName(ControlType type) {
         case ControlType::Pong: return "Pong";
         case ControlType::Goodbye: return "Goodbye";
         case ControlType::Error: return "Error";
+        case ControlType::Question: return "Question";
+        case ControlType::Answer: return "Answer";
     }
     return "type " + std::to_string(static_cast<unsigned>(type));
 }

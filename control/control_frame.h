@@ -21,6 +21,8 @@ enum class ControlType : std::uint16_t {
     Pong = 6,
     Goodbye = 7,
     Error = 8,
+    Question = 11,
+    Answer = 12,
 };
 
 /// "Hello"; "type 77" for a number that is none.

@@ -70,6 +70,7 @@ class EngineCore {
     caf::actor supervisor;
     caf::actor directory;
     std::vector<caf::actor> trackers;
+    std::unique_ptr<ControlExchange> exchange;  ///< For transports.
     std::unique_ptr<ActorApi> actor_api;
     std::shared_ptr<std::promise<Status>> actors_ended;
 

@@ -14,7 +14,8 @@
 #include "engine/listen_address.h"
 #include "engine/store_factory.h"
 #include "engine/transport_factory.h"
-#include "topology/topology.h"
+#include "topology/local_matrix.h"
+#include "topology/machine.h"
 
 namespace troupe {
 
@@ -72,6 +73,19 @@ Status checkThreadsForCaf() {
     return room;
 }
 
+/// Asks by way of the directory, which knows the peers' monitors.
+class DirectoryExchange final : public ControlExchange {
+  public:
+    explicit DirectoryExchange(caf::actor directory) : directory_(std::move(directory)) {}
+    void ask(std::uint32_t peer, const Incarnation& whom, const std::string& transport, std::string question,
+             TimePoint deadline, Answered answered) override {
+        caf::anon_send(directory_, AskPeer{peer, whom, transport, std::move(question), deadline, std::move(answered)});
+    }
+
+  private:
+    caf::actor directory_;
+};
+
 }  // namespace
 
 TransferEngine::TransferEngine(EngineOptions options) : core_(std::make_unique<EngineCore>(std::move(options))) {}
@@ -95,6 +109,9 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
         return Status(Code::InvalidArgument,
                       "local_server_name has more than " + std::to_string(kMaxSegmentName) + " bytes");
     if (const Status sound = checkConfig(core.settings()); !sound) return sound.withContext("EngineOptions::config");
+    const Machine machine = discoverMachine();
+    auto matrix = localMatrix(core.settings(), machine);
+    if (!matrix) return matrix.status();
     auto store = makeStore(metadata_conn, core.options);
     if (!store) return store.status();
     if (!isP2p(metadata_conn) && local_server_name.empty())
@@ -117,9 +134,9 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.local.boot_id = readBootId();
     core.local.control = Endpoint{*host, bound->port()};
     core.local.name = isP2p(metadata_conn) ? core.local.control.toString() : local_server_name;
-    core.local.matrix = getLocalTopology();
+    core.local.matrix = std::move(matrix->matrix);
     core.numa_nodes.clear();
-    for (const NumaNode& node : discoverTopology().nodes) core.numa_nodes.push_back(node.id);
+    for (const NumaNode& node : machine.nodes) core.numa_nodes.push_back(node.id);
     core.listener = std::move(*listener);
     const Status started = callInOwnThread([&] { return start(std::move(*store)); });
     if (!started) {
@@ -182,6 +199,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     const auto* root = static_cast<Supervisor*>(caf::actor_cast<caf::abstract_actor*>(core.supervisor));
     core.directory = root->directory();
     core.trackers = root->trackers();
+    core.exchange = std::make_unique<DirectoryExchange>(core.directory);
     core.actor_api = std::make_unique<ActorApi>(*this, core);
 
     core.life.store(EngineCore::Life::Running, std::memory_order_release);
@@ -266,7 +284,9 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
                                    core.incarnation,
                                    core.local.control.host,
                                    static_cast<unsigned>(core.data_loops.size()),
-                                   core.options.log};
+                                   core.options.log,
+                                   core.exchange.get(),
+                                   nullptr};
     if (const Status installed = transport->install(context); !installed)
         return installed.withContext("transport '" + proto + "'");
 

@@ -73,12 +73,36 @@ struct SubscribePeers {
     caf::actor subscriber;
 };
 
+/// Have the peer's transport answer; `answered` as in ControlExchange::ask, whose way this is. To the directory, which
+/// passes it on to the peer's monitor.
+struct AskPeer {
+    std::uint32_t peer = 0;
+    Incarnation whom;
+    std::string transport;
+    std::string question;
+    TimePoint deadline;
+    ControlExchange::Answered answered;
+};
+
 // --- ControlServer -> SegmentDirectory ---------------------------------------------------------------------------
 
 struct DescribeLocal {
     std::uint64_t known_version = 0;  ///< 0: no version is known.
     /// Encoded JSON (null: unchanged since `known_version`) and the current version.
     std::function<void(std::shared_ptr<const std::string>, std::uint64_t)> reply;
+};
+
+/// A peer's transport asks ours. `reply` comes on any thread.
+struct AnswerPeer {
+    Asker asker;
+    std::string transport;
+    std::string question;
+    std::function<void(Result<std::string>)> reply;
+};
+
+/// The control connection over which somebody asked has ended.
+struct AskerLeft {
+    std::uint64_t connection = 0;
 };
 
 // --- PeerMonitor <-> SegmentDirectory ----------------------------------------------------------------------------
@@ -173,6 +197,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ProbePeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ExplainSegment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PublishLocal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubscribePeers)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AskPeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AnswerPeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AskerLeft)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DescribeLocal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ConnectPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FetchDescriptor)

@@ -113,6 +113,7 @@ class Nic {
     /// final for this peer (it serves no such transport, its address does not parse).
     virtual Result<PathId> openPath(std::shared_ptr<const Peer> peer) = 0;
     /// The peer's descriptor has a newer version of the same incarnation: other regions, other keys.
+    // By value: who overrides it keeps it. NOLINTNEXTLINE(performance-unnecessary-value-param)
     virtual void updatePeer(PathId /*path*/, std::shared_ptr<const Peer> /*peer*/) {}
     /// Ends everything posted on the path: each outstanding request appears in a later poll as failed with `cause`
     /// (not retryable), quiesced wherever that can be. The path id is dead afterwards.

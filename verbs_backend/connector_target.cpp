@@ -17,20 +17,26 @@ void Connector::onRequest(const CmEvent& event) {
     });
     if (own == own_.end())
         return reject(event.id, Code::TransportMissing, "device '" + name + "' is not one that this engine uses");
-    if (greeting->target != incarnation_)
-        return reject(event.id, Code::StaleIncarnation, "it is meant for " + greeting->target.toString());
-    // Before the answer, so that nothing the old pair still has on the way is applied once the answer is there.
-    if (greeting->fence) {
-        endPredecessors(*greeting, "the initiator fenced it off");
-        return reject(event.id, Code::Ok, "it is a fence");
-    }
-    for (const auto& [id, served] : served_)
-        if (served.greeting.sameLane(*greeting) && served.greeting.attempt > greeting->attempt)
-            return reject(event.id, Code::StaleHandle, "the lane has a later connection already");
-    endPredecessors(*greeting, "the initiator opened its successor");
+    if (const Status admitted = admit(*greeting); !admitted)
+        return reject(event.id, admitted.code(), admitted.message());
+    if (greeting->fence) return reject(event.id, Code::Ok, "it is a fence");
     makeRoom();
     const Status status = serve(event, *greeting, static_cast<std::size_t>(own - own_.begin()));
     if (!status) reject(event.id, status.code(), status.message());
+}
+
+/// Ok when a pair may be made for that greeting, or a fence be answered: the lane's earlier ones have ended then.
+/// Before the answer, so that nothing they still have on the way is applied once it is there.
+Status Connector::admit(const Greeting& greeting) {
+    if (greeting.target != incarnation_)
+        return {Code::StaleIncarnation, "it is meant for " + greeting.target.toString()};
+    const auto is_later = [&](const auto& entry) {
+        return entry.second.greeting.sameLane(greeting) && entry.second.greeting.attempt > greeting.attempt;
+    };
+    if (!greeting.fence && std::any_of(served_.begin(), served_.end(), is_later))
+        return {Code::StaleHandle, "the lane has a later connection already"};
+    endPredecessors(greeting, greeting.fence ? "the initiator fenced it off" : "the initiator opened its successor");
+    return {};
 }
 
 /// Ends the lane's connections up to the greeting's attempt.
@@ -68,7 +74,7 @@ Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::siz
         static_cast<void>(api_->destroyQp(qp));
         return status;
     }
-    served_[event.id] = Served{event.id, qp, index, greeting, ++served_order_};
+    served_[event.id] = Served{event.id, qp, index, greeting, ++served_order_, nextPsn(qp)};
     served_count_.store(served_.size(), std::memory_order_relaxed);
     log_->debug("rdma: {}: serves Nic {} lane {} of {}", device.describe(), greeting.nic, greeting.lane,
                 greeting.initiator.toString());
@@ -94,18 +100,7 @@ void Connector::endServed(CmId id, const char* why) {
     if (const int error = api_->destroyQp(served.qp); error != 0)
         log_->error("rdma: {}",
                     errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error).message());
-    retire(id, served.device);
-}
-
-/// A peer whose host died says nothing, and a pair that only serves notices nothing: at the bound the oldest goes. An
-/// initiator that is alive connects anew.
-void Connector::makeRoom() {
-    while (served_.size() >= config_.rdma_max_connections) {
-        const auto oldest = std::min_element(served_.begin(), served_.end(), [](const auto& a, const auto& b) {
-            return a.second.order < b.second.order;
-        });
-        endServed(oldest->first, "there are rdma.max_connections, and this is the oldest");
-    }
+    if (served.connection == 0) retire(id, served.device);
 }
 
 }  // namespace troupe::verbs

@@ -62,7 +62,7 @@ TEST(ControlFrameReader, RefusesABadHeaderBeforeTheBodyComes) {
         {header(100, 2, 1), "version 2"},
         {header(100, 0, 1), "version 0"},
         {header(100, 1, 0), "type 0"},
-        {header(100, 1, 9), "type 9"},
+        {header(100, 1, 13), "type 13"},
         {header(100, 1, 65535), "type 65535"},
         {header(3, 1, 1), "length 3"},
         {header(0, 1, 1), "length 0"},
