@@ -32,6 +32,7 @@ struct Task {
     std::uint16_t moves = 0;               ///< Incidents after which work went on over another path at no cost.
     std::unique_ptr<TaskHistory> history;  ///< Of one that did not go smoothly. With the end it is anybody's to read.
     Code doomed = Code::Ok;                ///< Not Ok: ends with `error` once nothing is in flight.
+    std::uint64_t refused_at = 0;  ///< Of a task that is doomed by a refusal: where the part begins that `error` is of.
 
     // Published by the tracker, read by any thread. `error` and `quiesced` are written before `state` is released.
     Status error;
@@ -52,6 +53,7 @@ struct Task {
         moves = 0;
         history.reset();
         doomed = Code::Ok;
+        refused_at = 0;
         quiesced = true;
         transferred.store(0, std::memory_order_relaxed);
         state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING), std::memory_order_release);

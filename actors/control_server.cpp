@@ -19,6 +19,9 @@ constexpr int kAcceptBurst = 32;
 // How long accepting rests after the process ran out of descriptors.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
+// Of one client, not yet answered.
+constexpr unsigned kMostQuestions = 256;
+
 // Beyond one descriptor, room for the small frames of a client.
 constexpr std::uint64_t kSmallFramesRoom = 256u << 10;
 
@@ -37,8 +40,10 @@ caf::behavior ControlServer::make_behavior() {
     return {
         [this](const Shutdown&) {
             const std::string farewell = Goodbye{"the engine ends"}.encode();
-            for (const ClientPtr& client : std::exchange(clients_, {}))
+            for (const ClientPtr& client : std::exchange(clients_, {})) {
                 static_cast<void>(client->channel->send(farewell));
+                forget(*client);
+            }
             quit();
         },
     };
@@ -49,6 +54,7 @@ void ControlServer::on_exit() {
     loop().cancelTimer(accept_timer_);
     listener_->unwatch();
     listener_.reset();
+    for (const ClientPtr& client : clients_) forget(*client);
     clients_.clear();
     directory_ = nullptr;
 }
@@ -150,7 +156,15 @@ Status ControlServer::countFrame(Client& client) {
                                         " frames in a second (peer.control_frames_per_second)"};
 }
 
-void ControlServer::remove(const ClientPtr& client) { clients_.remove(client); }
+void ControlServer::remove(const ClientPtr& client) {
+    forget(*client);
+    clients_.remove(client);
+}
+
+/// What transports made for the client goes with its connection.
+void ControlServer::forget(const Client& client) {
+    if (client.asker != 0) send(directory_, AskerLeft{client.asker});
+}
 
 /// A peer pings at its keepalive interval; one that is silent for twice our time-out is gone without a word.
 void ControlServer::dropSilent() {
@@ -191,6 +205,7 @@ void ControlServer::onFrame(const ClientPtr& client, const ControlFrame& frame) 
             return;
         }
         case ControlType::DescriptorRequest: return describe(client, frame);
+        case ControlType::Question: return answer(client, frame);
         case ControlType::Goodbye: return client->channel->close(Status(Code::ConnectionLost, "the peer said goodbye"));
         default: return refuse(*client, Status(Code::ProtocolError, controlTypeName(frame.type) + " is not a request"));
     }
@@ -218,6 +233,38 @@ Status ControlServer::greet(Client& client, const ControlFrame& frame) {
     // The version travels with the descriptor; a peer that has one asks with it.
     const auto greeter = std::move(client.greeter);
     return client.channel->send(greeter->seal(HelloAck{identity_.incarnation, identity_.name, 0}.encode()));
+}
+
+void ControlServer::answer(const ClientPtr& client, const ControlFrame& frame) {
+    auto question = TransportQuestion::decode(frame);
+    if (!question) return refuse(*client, question.status());
+    const auto say = [id = question->id](Client& to, const Result<std::string>& answer) {
+        TransportAnswer message;
+        message.id = id;
+        message.code = answer.status().code();
+        if (answer)
+            message.bytes = *answer;
+        else
+            message.message = answer.status().message();
+        static_cast<void>(to.channel->send(message.encode()));
+    };
+    if (client->asking == kMostQuestions)
+        return say(*client, Status(Code::CapacityExceeded, "too many questions before the last were answered"));
+    if (client->asker == 0) client->asker = ++askers_;
+    ++client->asking;
+    send(directory_,
+         AnswerPeer{{client->peer, client->asker},
+                    std::move(question->transport),
+                    std::move(question->bytes),
+                    // From any thread, and when the client may be gone, which only the loop can tell.
+                    [weak = std::weak_ptr<Client>(client), say, home = &loop()](Result<std::string> answer) {
+                        home->post([weak, say, answer = std::move(answer)] {
+                            const auto self = weak.lock();
+                            if (!self) return;
+                            --self->asking;
+                            say(*self, answer);
+                        });
+                    }});
 }
 
 void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame) {

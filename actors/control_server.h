@@ -44,6 +44,8 @@ class ControlServer final : public HostedActor {
         double frames_left = 0;  ///< That it may send at once, as of `counted_at`.
         TimePoint counted_at{};
         std::uint64_t descriptor_bytes = 0;  ///< Of the last descriptor sent: what its queue may hold.
+        std::uint64_t asker = 0;             ///< Asker::connection; 0: it never asked.
+        unsigned asking = 0;                 ///< Questions that are not answered.
         bool describing = false;             ///< A descriptor is on its way; one at a time bounds the queue.
     };
     using ClientPtr = std::shared_ptr<Client>;
@@ -55,6 +57,8 @@ class ControlServer final : public HostedActor {
     void turnAway(const ClientPtr& client, const Status& why);
     Status countFrame(Client& client);
     void describe(const ClientPtr& client, const ControlFrame& frame);
+    void answer(const ClientPtr& client, const ControlFrame& frame);
+    void forget(const Client& client);
     void refuse(Client& client, const Status& why);
     void remove(const ClientPtr& client);
     void dropSilent();
@@ -64,6 +68,7 @@ class ControlServer final : public HostedActor {
     const Config& settings_;
     caf::actor directory_;
     std::list<ClientPtr> clients_;
+    std::uint64_t askers_ = 0;
     Reactor::TimerId silence_timer_ = 0;
     Reactor::TimerId accept_timer_ = 0;
     RareWord accept_word_;

@@ -22,6 +22,8 @@ constexpr const char* kStranger = "; is it a Troupe engine that listens there?";
 
 // Probes that wait for an answer at once.
 constexpr std::size_t kMaxPings = 1024;
+// The peer answers no more at once.
+constexpr std::size_t kMaxQuestions = 256;
 
 }  // namespace
 
@@ -52,6 +54,7 @@ caf::behavior PeerMonitor::make_behavior() {
                 connect();
         },
         [this](const PingPeer& request) { ping(request.reply, request.deadline); },
+        [this](const AskPeer& request) { ask(request); },
         [this](const Shutdown&) {
             if (channel_ && state_ == PeerState::Up)
                 static_cast<void>(channel_->send(Goodbye{"the segment was closed"}.encode()));
@@ -64,7 +67,7 @@ void PeerMonitor::on_exit() {
     loop().cancelTimer(retry_timer_);
     loop().cancelTimer(tick_timer_);
     channel_.reset();
-    answerPings(Status(Code::Canceled, "the segment was closed"));
+    answerAll(Status(Code::Canceled, "the segment was closed"));
     directory_ = nullptr;
 }
 
@@ -126,6 +129,12 @@ void PeerMonitor::onFrame(const ControlFrame& frame) {
             const auto pong = Pong::decode(frame);
             if (!pong) return channel_->close(pong.status());
             return answerPing(pong->seq, Status::ok());
+        }
+        case ControlType::Answer: {
+            auto answer = TransportAnswer::decode(frame);
+            if (!answer) return channel_->close(answer.status());
+            if (answer->code == Code::Ok) return answerQuestion(answer->id, std::move(answer->bytes));
+            return answerQuestion(answer->id, Status(answer->code, channel_->peer() + ": " + answer->message));
         }
         case ControlType::Error: {
             if (greeting_) return onGreeting(frame);
@@ -217,7 +226,7 @@ void PeerMonitor::trouble(const Status& why) {
         why.code() == Code::ProtocolError || why.code() == Code::ConnectionLost || why.code() == Code::Timeout;
     if (std::exchange(greeting_, false) && answering_.isNull() && odd)
         cause = Status(cause.code(), cause.message() + kStranger);
-    answerPings(cause.code() == Code::StaleIncarnation ? cause : Status(Code::PeerDown, cause.toString()));
+    answerAll(cause.code() == Code::StaleIncarnation ? cause : Status(Code::PeerDown, cause.toString()));
     const bool was_up = state_ == PeerState::Up || state_ == PeerState::Suspect;
     const bool ended = why.code() == Code::PeerDown || why.code() == Code::StaleIncarnation;
     state_ = was_up && !ended && failures_ < kFailuresUntilDown ? PeerState::Suspect : PeerState::Down;
@@ -258,7 +267,12 @@ void PeerMonitor::keepAlive() {
     if (now >= silentAt()) return channel_->close(Status(Code::PeerDown, "silent for longer than keepalive_timeout"));
     if (now >= pinged_at_ + settings_.keepalive_interval) {
         pinged_at_ = now;
-        static_cast<void>(channel_->send(Ping{next_seq_++}.encode()));
+        // The answer is as good a sign of life as a Pong, and tells what the peer has installed or registered since:
+        // without a store nobody else does.
+        if (fetching_)
+            static_cast<void>(channel_->send(Ping{next_seq_++}.encode()));
+        else
+            requestDescriptor();
     }
     scheduleTick();
 }
@@ -285,7 +299,38 @@ void PeerMonitor::answerPing(std::uint64_t seq, const Status& status) {
     reply(status);
 }
 
-void PeerMonitor::answerPings(const Status& status) {
+void PeerMonitor::ask(AskPeer request) {
+    const auto refuse = [&](Code code, const std::string& why) { request.answered(Status(code, why)); };
+    if (state_ != PeerState::Up || !channel_)
+        return refuse(Code::PeerDown, "no control connection to " + target_.control.toString());
+    if (answering_ != request.whom)
+        return refuse(Code::StaleIncarnation, "incarnation " + answering_.toString() + " answers at " +
+                                                  target_.control.toString() + ", not " + request.whom.toString());
+    if (questions_.size() >= kMaxQuestions) return refuse(Code::CapacityExceeded, "too many questions to this peer");
+    const std::uint64_t id = next_seq_++;
+    const auto expire = [this, id] {
+        answerQuestion(id, Status(Code::Timeout, target_.control.toString() + " did not answer in time"));
+    };
+    questions_.push_back({id, loop().runAt(request.deadline, expire), std::move(request.answered)});
+    static_cast<void>(
+        channel_->send(TransportQuestion{id, std::move(request.transport), std::move(request.question)}.encode()));
+}
+
+void PeerMonitor::answerQuestion(std::uint64_t id, Result<std::string> answer) {
+    const auto found =
+        std::find_if(questions_.begin(), questions_.end(), [id](const auto& entry) { return entry.id == id; });
+    if (found == questions_.end()) return;
+    loop().cancelTimer(found->timer);
+    const auto answered = std::move(found->answered);
+    questions_.erase(found);
+    answered(std::move(answer));
+}
+
+void PeerMonitor::answerAll(const Status& status) {
+    for (auto& entry : std::exchange(questions_, {})) {
+        loop().cancelTimer(entry.timer);
+        entry.answered(status);
+    }
     for (auto& entry : std::exchange(pings_, {})) {
         loop().cancelTimer(entry.timer);
         entry.reply(status);

@@ -48,6 +48,12 @@ class PeerMonitor final : public HostedActor {
         std::function<void(Status)> reply;
     };
 
+    struct PendingQuestion {
+        std::uint64_t id;
+        Reactor::TimerId timer;
+        ControlExchange::Answered answered;
+    };
+
     void connect();
     void connectTo(const std::string& host);
     void onFrame(const ControlFrame& frame);
@@ -59,12 +65,16 @@ class PeerMonitor final : public HostedActor {
     void scheduleRetry();
     void keepAlive();
     void ping(std::function<void(Status)> reply, TimePoint deadline);
-    void answerPings(const Status& status);
+    /// Every ping and question that waits.
+    void answerAll(const Status& status);
     /// Answers one ping; unknown numbers are ignored.
     void answerPing(std::uint64_t seq, const Status& status);
     void scheduleTick();
     /// When it has been silent for as long as it may be.
     TimePoint silentAt() const;
+    void ask(AskPeer request);
+    /// Unknown numbers are ignored: their time was over.
+    void answerQuestion(std::uint64_t id, Result<std::string> answer);
 
     const Target target_;
     const Config& settings_;
@@ -84,6 +94,7 @@ class PeerMonitor final : public HostedActor {
     std::uint32_t failures_ = 0;  ///< In a row.
     std::uint64_t next_seq_ = 1;
     std::vector<PendingPing> pings_;
+    std::vector<PendingQuestion> questions_;
     Reactor::TimerId retry_timer_ = 0;
     Reactor::TimerId tick_timer_ = 0;
     TimePoint pinged_at_{};

@@ -18,8 +18,9 @@ struct Run {
     std::uint64_t offset = 0;
     std::uint64_t limit = UINT64_MAX;
     bool merge = true;
-    std::uint32_t worker = kAnyWorker;   ///< Only through this one.
-    std::uint32_t lost_by = kAnyWorker;  ///< It failed there: not the one to find out whether that path works again.
+    std::uint32_t worker = kAnyWorker;  ///< Only through this one.
+    /// It failed there: another is better, near or far, and this one is not to find out whether that path works again.
+    std::uint32_t failed_on = kAnyWorker;
 
     // Set by RunPool::push.
     std::uint32_t peer = 0;  ///< In whose queue it is.

@@ -52,6 +52,11 @@ caf::behavior SegmentDirectory::make_behavior() {
         [this](const CloseSegment& request) { close(request); },
         [this](const SyncSegments& request) { sync(request); },
         [this](const ProbePeer& request) { probe(request); },
+        [this](const AskPeer& request) { ask(request); },
+        [this](const AnswerPeer& request) { answerPeer(request); },
+        [this](const AskerLeft& left) {
+            for (const InstalledTransport& entry : transports_) entry.transport->askerLeft(left.connection);
+        },
         [this](const ExplainSegment& request) { explain(request); },
         [this](const PublishLocal& request) { publishLocal(request); },
         [this](const DescribeLocal& request) { describeLocal(request); },
@@ -241,6 +246,23 @@ void SegmentDirectory::probe(const ProbePeer& request) {
         return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
     if (!entry->monitor) return request.reply(Status(Code::PeerDown, "peer " + entry->name + " is being looked up"));
     send(entry->monitor, PingPeer{request.deadline, request.reply});
+}
+
+void SegmentDirectory::ask(const AskPeer& request) {
+    const Entry* entry = find(request.peer);
+    if (entry == nullptr || !entry->monitor)
+        return request.answered(Status(Code::PeerDown, "the segment is not open any more"));
+    send(entry->monitor, request);
+}
+
+void SegmentDirectory::answerPeer(const AnswerPeer& request) {
+    const auto found = std::find_if(transports_.begin(), transports_.end(), [&](const InstalledTransport& entry) {
+        return entry.transport->name() == request.transport;
+    });
+    if (found == transports_.end())
+        return request.reply(
+            Status(Code::TransportMissing, "transport '" + request.transport.substr(0, 64) + "' is not installed"));
+    found->transport->answer(request.asker, request.question, request.reply);
 }
 
 // --- entries -----------------------------------------------------------------------------------------------------

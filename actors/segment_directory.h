@@ -92,6 +92,8 @@ class SegmentDirectory final : public HostedActor {
     void close(const CloseSegment& request);
     void sync(const SyncSegments& request);
     void probe(const ProbePeer& request);
+    void ask(const AskPeer& request);
+    void answerPeer(const AnswerPeer& request);
 
     // Entries.
     void begin(Entry& entry);

@@ -11,6 +11,7 @@
 
 #include "actors/batch_tracker.h"
 #include "actors/nic_worker.h"
+#include "topology/selection.h"
 
 namespace troupe {
 
@@ -118,6 +119,8 @@ void Supervisor::install(const InstallTransport& request) {
         joined.worker = worker;
         joined.nic = info;
         joined.loop = placed.loop;
+        // A port is named after its device.
+        joined.far_from = locationsFarFrom(plan_.local.matrix, info.name.substr(0, info.name.find(':')));
         for (const caf::actor& tracker : trackers_) send(tracker, joined);
     }
     transports_.push_back(std::move(entry));
@@ -239,7 +242,7 @@ void Supervisor::endWorkers(const std::vector<std::uint32_t>& leaving, std::func
             continue;
         }
         // What trackers keep of it goes, too.
-        for (const caf::actor& tracker : trackers_) send(tracker, WorkerJoined{index, nullptr, NicInfo{}, 0});
+        for (const caf::actor& tracker : trackers_) send(tracker, WorkerJoined{index, nullptr, NicInfo{}, 0, {}});
         // Gone means gone: the Nic, its port and its sockets, before the caller hears of it.
         workers_[index]->attach_functor(
             [left, home = &loop()](const caf::error&) { home->post([left] { left->part(); }); });

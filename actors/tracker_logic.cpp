@@ -42,6 +42,14 @@ TransferStatusEnum terminalStateFor(Code code) {
     }
 }
 
+/// A part of the task was refused for where it lies: said of what the caller asked for, who knows no parts.
+Status refusalOfTask(const Task& task, const Status& cause) {
+    const Code code = cause.code();
+    if (code != Code::AddressNotRegistered && code != Code::AccessDenied && code != Code::InvalidArgument) return cause;
+    const char* const what = task.opcode == Opcode::Read ? "read of " : "write to ";
+    return cause.withContext(what + ByteRange{task.remote, task.length}.toString());
+}
+
 }  // namespace
 
 TrackerLogic::TrackerLogic(std::uint32_t index, std::uint32_t loop, const RegistrationTable& regions,
@@ -52,7 +60,7 @@ TrackerLogic::TrackerLogic(std::uint32_t index, std::uint32_t loop, const Regist
 
 void TrackerLogic::onWorkerJoined(const WorkerJoined& worker) {
     if (workers_.size() <= worker.index) workers_.resize(worker.index + 1);
-    workers_[worker.index] = Worker{worker.nic, worker.loop};
+    workers_[worker.index] = Worker{worker.nic, worker.loop, worker.far_from};
 }
 
 void TrackerLogic::onUsePeer(const UsePeer& use) {
@@ -88,6 +96,9 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
         const auto far = [this](const Path& path) { return workers_[path.worker].loop != loop_; };
         return std::make_pair(a.rank, far(a)) < std::make_pair(b.rank, far(b));
     });
+    state.has_far = paths.size() > 1 && std::any_of(paths.begin(), paths.end(), [this](const Path& path) {
+                        return !workers_[path.worker].far_from.empty();
+                    });
     for (Path& old : state.paths) {
         if (old.flights == 0 || std::find(use.workers.begin(), use.workers.end(), old.worker) != use.workers.end())
             continue;
@@ -200,7 +211,7 @@ void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
     if (!doomUnlessSendable(peers_[peer], run)) return;
     RunQueue& pending = peers_[peer].pending;
     const auto plain = [](const Run& r) {
-        return r.merge && r.limit == UINT64_MAX && r.worker == Run::kAnyWorker && r.lost_by == Run::kAnyWorker;
+        return r.merge && r.limit == UINT64_MAX && r.worker == Run::kAnyWorker && r.failed_on == Run::kAnyWorker;
     };
     // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its
     // end.
@@ -227,6 +238,10 @@ void TrackerLogic::flush() {
     if (!waits_.empty()) answerWaits(TimePoint::min());
 }
 
+bool TrackerLogic::Worker::isFarFrom(const std::string& location) const {
+    return std::find(far_from.begin(), far_from.end(), location) != far_from.end();
+}
+
 bool TrackerLogic::anyUsable(const PeerState& peer, std::uint32_t but) {
     return std::any_of(peer.paths.begin(), peer.paths.end(),
                        [but](const Path& path) { return !path.retired && path.usable && path.worker != but; });
@@ -238,25 +253,49 @@ bool TrackerLogic::hasRoom(const Path& path) const {
     return path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests);
 }
 
+/// Where the run's next byte lies; null: it makes no difference to the choice of a path.
+const std::string* TrackerLogic::sourceLocation(const Run& run) {
+    const auto addr = reinterpret_cast<std::uint64_t>(run.batch->task(run.next).local) + run.offset;
+    const Region* region = region_map_.get().find(addr);
+    return region != nullptr && region->location != "*" ? &region->location : nullptr;
+}
+
 /// The ladder: the best transport that has a path which is not lost, and of its paths the nearest with room. One that
-/// came back is tried with one flight at a time while others are known to work.
+/// came back is tried with one flight at a time while others are known to work. Work is pulled over all Nics that are
+/// near its memory, and over the others only where there are none of those: what crosses to another node is slower,
+/// and in the way of what belongs there.
 TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
-    if (const std::uint32_t only = peer.pending.first->worker; only != Run::kAnyWorker) {
+    const Run& run = *peer.pending.first;
+    if (run.worker != Run::kAnyWorker) {
         for (Path& path : peer.paths)
-            if (path.worker == only && !path.retired) return hasRoom(path) ? &path : nullptr;
+            if (path.worker == run.worker && !path.retired) return hasRoom(path) ? &path : nullptr;
         return nullptr;
     }
-    const std::uint32_t lost_by = peer.pending.first->lost_by;
+    const bool failed = run.failed_on != Run::kAnyWorker;
+    const std::string* location = peer.has_far && !failed ? sourceLocation(run) : nullptr;
+    const auto is_second_choice = [&](const Path& path) {
+        return peer.has_far &&
+               (location != nullptr ? workers_[path.worker].isFarFrom(*location) : path.worker == run.failed_on);
+    };
     const Path* sure = nullptr;
+    Path* second = nullptr;
+    const Path* sure_second = nullptr;
     for (Path& path : peer.paths) {
         if (path.retired) continue;
         // A full window is no reason to take a worse transport.
-        if (sure != nullptr && path.rank > sure->rank) break;
-        if (!path.usable || (path.on_trial && (path.flights != 0 || path.worker == lost_by))) continue;
+        const Path* of_better = sure != nullptr ? sure : sure_second;
+        if (of_better != nullptr && path.rank > of_better->rank) break;
+        if (!path.usable || (path.on_trial && (path.flights != 0 || path.worker == run.failed_on))) continue;
+        if (is_second_choice(path)) {
+            if (second == nullptr && hasRoom(path)) second = &path;
+            if (!path.on_trial) sure_second = &path;
+            continue;
+        }
         if (hasRoom(path)) return &path;
         if (!path.on_trial) sure = &path;
     }
-    return sure != nullptr ? nullptr : anyPathWithRoom(peer);
+    if (sure != nullptr) return nullptr;
+    return second != nullptr || sure_second != nullptr ? second : anyPathWithRoom(peer);
 }
 
 /// None is known to work. With every path lost the work goes out all the same: it waits for one there, or comes back
@@ -422,6 +461,11 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
     for (std::uint32_t i = first; i < first + failed.part.task_count; ++i) {
         Task& task = batch.task(i);
         task.quiesced = task.quiesced && failed.quiesced;
+        // The lowest part that is refused has the task's first bad address: it goes out before those above it.
+        if (task.doomed == failed.cause.code() && failed.part.remote < task.refused_at) {
+            task.error = refusalOfTask(task, failed.cause);
+            task.refused_at = failed.part.remote;
+        }
         if (task.doomed != Code::Ok) continue;
         note(task, worker, failed, incident);
         const bool merged = failed.part.task_count > 1;
@@ -438,10 +482,11 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             if (offset != 0 || limit != task.length) run.limit = limit;
             run.merge = !take_apart;
             if (retry && !anywhere) run.worker = worker;
-            if (retry && elsewhere) run.lost_by = worker;
+            if (retry && (elsewhere || !innocent)) run.failed_on = worker;
             enqueue(failed.peer, run);
         } else {
-            doom(batch, i, withFirstCause(failed, *task.history->firstCause()));
+            if (!failed.retryable) task.refused_at = failed.part.remote;
+            doom(batch, i, refusalOfTask(task, withFirstCause(failed, *task.history->firstCause())));
         }
     }
     const Code code = failed.cause.code();

@@ -57,6 +57,8 @@ class TrackerLogic {
     struct Worker {
         NicInfo nic;
         std::uint32_t loop = 0;
+        std::vector<std::string> far_from;
+        bool isFarFrom(const std::string& location) const;
     };
     struct Path {
         std::uint32_t worker = 0;
@@ -74,10 +76,11 @@ class TrackerLogic {
         std::vector<Path> paths;
         RunQueue pending;
         bool dirty = false;
+        bool has_far = false;  ///< Some of several paths are through Nics that are far from some memory.
     };
     struct Reset {
-        std::uint32_t peer;
-        std::uint32_t worker;
+        std::uint32_t peer = 0;
+        std::uint32_t worker = 0;
         Status cause;
     };
 
@@ -89,6 +92,7 @@ class TrackerLogic {
     bool hasRoom(const Path& path) const;
     Path* pathWithRoom(PeerState& peer);
     Path* anyPathWithRoom(PeerState& peer);
+    const std::string* sourceLocation(const Run& run);
     void onPath(std::uint32_t worker, const SliceReport::Path& change);
     static Status withFirstCause(const SliceReport::Failed& last, const Status& first);
     static bool charge(Task& task, std::uint64_t incident, bool elsewhere);

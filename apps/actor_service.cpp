@@ -3,19 +3,28 @@
 // A *prefetcher* owns a cache of blocks and reads them from a peer's segment on request; *clients* ask it for blocks
 // they are about to need. No thread of the service ever waits for a transfer: a report is a message like any other.
 //
-//     troupe_actor_service                       # a second engine in this program is the peer
-//     troupe_actor_service --segment HOST:PORT   # a segment served elsewhere, e.g. by `troupe serve`
+//     troupe_actor_service                # a second engine in this program is the peer
+//     troupe_actor_service HOST:PORT      # a segment served elsewhere, e.g. by `troupe serve`
+//
+// It needs nothing but an installed Troupe, and is meant to be copied:
+//
+//     find_package(troupe REQUIRED)
+//     add_executable(service actor_service.cpp)
+//     target_link_libraries(service PRIVATE troupe::troupe)
 
 #include <fmt/format.h>
+#include <troupe/engine/actor_api.h>
+#include <troupe/engine/transfer_engine.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/event_based_actor.hpp>
@@ -23,19 +32,15 @@
 #include <caf/scoped_actor.hpp>
 #include <caf/stateful_actor.hpp>
 
-#include "apps/support/arguments.h"
-#include "apps/support/mapped_memory.h"
-#include "apps/support/say.h"
-#include "apps/support/units.h"
-#include "base/endpoint.h"
-#include "engine/actor_api.h"
-#include "engine/transfer_engine.h"
+namespace service {
 
-namespace troupe::apps {
+using troupe::Code;
+using troupe::EngineActor;
+using troupe::Result;
+using troupe::Status;
+using troupe::TransferEngine;
 
-namespace {
-
-struct ServiceOptions {
+struct Options {
     std::string segment;  ///< Empty: of an engine in this program.
     std::uint64_t block_bytes = 64u << 10;
     std::uint64_t blocks = 4096;  ///< To fetch, by each client.
@@ -44,6 +49,7 @@ struct ServiceOptions {
 };
 
 constexpr std::chrono::seconds kPatience{60};
+constexpr std::byte kServed{0x5a};  ///< What the peer in this program serves.
 
 // --- the service's own protocol ----------------------------------------------------------------------------------
 
@@ -63,21 +69,19 @@ struct ClientDone {
     Status status;
 };
 
-}  // namespace
+}  // namespace service
 
-}  // namespace troupe::apps
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(service::FetchBlocks)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(service::BlocksReady)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(service::ClientDone)
 
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::apps::FetchBlocks)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::apps::BlocksReady)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::apps::ClientDone)
-
-namespace troupe::apps {
+namespace service {
 
 namespace {
 
 /// What the prefetcher works on. The cache is registered with the engine before the actor starts and outlives it.
 struct Source {
-    SegmentID segment = kInvalidSegmentID;
+    troupe::SegmentID segment = troupe::kInvalidSegmentID;
     std::uint64_t addr = 0;    ///< Of the first block, in the owner's address space.
     std::uint64_t blocks = 0;  ///< In the segment; a block id is taken modulo this.
     std::uint64_t block_bytes = 0;
@@ -90,10 +94,10 @@ struct Source {
 caf::behavior prefetcher(caf::event_based_actor* self, const EngineActor& engine, const Source& source) {
     const auto next = std::make_shared<std::uint64_t>(0);
     return {[self, engine, source, next](const FetchBlocks& wanted) {
-        SubmitTransfers work;
+        troupe::SubmitTransfers work;
         for (unsigned i = 0; i < wanted.count; ++i) {
-            TransferRequest read;
-            read.opcode = TransferRequest::READ;
+            troupe::TransferRequest read;
+            read.opcode = troupe::TransferRequest::READ;
             read.source = source.cache + *next * source.block_bytes;
             read.target_id = source.segment;
             read.target_offset = source.addr + (wanted.first + i) % source.blocks * source.block_bytes;
@@ -104,11 +108,11 @@ caf::behavior prefetcher(caf::event_based_actor* self, const EngineActor& engine
         auto answer = self->make_response_promise<BlocksReady>();
         self->request(engine, kPatience, std::move(work))
             .then(
-                [answer](const TransferReport& report) mutable {
-                    if (report.batch.s == TransferStatusEnum::COMPLETED)
+                [answer](const troupe::TransferReport& report) mutable {
+                    if (report.batch.s == troupe::TransferStatusEnum::COMPLETED)
                         answer.deliver(BlocksReady{report.batch.transferred_bytes});
                     else
-                        answer.deliver(toCafError(report.batch.error));
+                        answer.deliver(troupe::toCafError(report.batch.error));
                 },
                 [answer](const caf::error& error) mutable { answer.deliver(error); });
         return answer;
@@ -141,7 +145,7 @@ void fetchNext(caf::stateful_actor<ClientState>* self, const caf::actor& cache, 
                 fetchNext(self, cache, parent, group);
             },
             [=](const caf::error& error) {
-                self->state.result.status = fromCafError(error);
+                self->state.result.status = troupe::fromCafError(error);
                 fetchNext(self, cache, parent, group);
             });
 }
@@ -150,17 +154,14 @@ void fetchNext(caf::stateful_actor<ClientState>* self, const caf::actor& cache, 
 
 /// The peer when none is named: an engine that serves one region.
 struct LocalPeer {
-    MappedMemory memory;
+    std::vector<std::byte> memory;
     std::unique_ptr<TransferEngine> engine;
 };
 
 Result<LocalPeer> startPeer(caf::actor_system& system, std::uint64_t bytes) {
     LocalPeer peer;
-    auto memory = MappedMemory::map(bytes);
-    if (!memory) return memory.status();
-    peer.memory = std::move(*memory);
-    std::memset(peer.memory.data(), 0x5a, peer.memory.size());
-    EngineOptions options;
+    peer.memory.assign(bytes, kServed);
+    troupe::EngineOptions options;
     options.system = &system;
     peer.engine = std::make_unique<TransferEngine>(std::move(options));
     if (const Status started = peer.engine->init("p2p", "", "127.0.0.1"); !started) return started;
@@ -176,36 +177,37 @@ Result<Answer> ask(caf::scoped_actor& self, const EngineActor& engine, Request r
     Result<Answer> answer(Code::Internal, "no answer");
     self->request(engine, kPatience, std::move(request))
         .receive([&](const Answer& value) { answer = value; },
-                 [&](const caf::error& error) { answer = fromCafError(error); });
+                 [&](const caf::error& error) { answer = troupe::fromCafError(error); });
     return answer;
 }
 
-Status registerCache(caf::scoped_actor& self, const EngineActor& engine, const MappedMemory& cache) {
+Status registerCache(caf::scoped_actor& self, const EngineActor& engine, std::vector<std::byte>& cache) {
     Status answer(Code::Internal, "no answer");
-    self->request(engine, kPatience, RegisterMemory{cache.data(), cache.size()})
-        .receive([&] { answer = Status::ok(); }, [&](const caf::error& error) { answer = fromCafError(error); });
+    self->request(engine, kPatience, troupe::RegisterMemory{cache.data(), cache.size()})
+        .receive([&] { answer = Status::ok(); },
+                 [&](const caf::error& error) { answer = troupe::fromCafError(error); });
     return answer;
 }
 
 Result<Source> openSource(caf::scoped_actor& self, const EngineActor& engine, const std::string& segment,
-                          const ServiceOptions& options) {
-    const auto opened = ask<SegmentOpened>(self, engine, OpenSegmentByName{segment});
+                          const Options& options) {
+    const auto opened = ask<troupe::SegmentOpened>(self, engine, troupe::OpenSegmentByName{segment});
     if (!opened) return opened.status();
     if (opened->desc->buffers.empty()) return {Code::NotFound, "segment " + segment + " serves no memory"};
-    const BufferDesc& buffer = opened->desc->buffers.front();
+    const troupe::BufferDesc& buffer = opened->desc->buffers.front();
     Source source;
     source.segment = opened->segment;
     source.addr = buffer.addr;
     source.block_bytes = options.block_bytes;
     source.blocks = buffer.length / options.block_bytes;
     if (source.blocks == 0)
-        return {Code::InvalidArgument, "the segment's first region has " + formatBytes(buffer.length) +
-                                           ", less than a block of " + formatBytes(options.block_bytes)};
+        return {Code::InvalidArgument, fmt::format("the segment's first region has {} bytes, less than a block of {}",
+                                                   buffer.length, options.block_bytes)};
     return source;
 }
 
 /// Runs the clients to their end; the first error of any.
-Result<ClientDone> runClients(caf::scoped_actor& self, const caf::actor& cache, const ServiceOptions& options) {
+Result<ClientDone> runClients(caf::scoped_actor& self, const caf::actor& cache, const Options& options) {
     const caf::actor parent(self);
     for (unsigned i = 0; i < options.clients; ++i)
         self->spawn([=](caf::stateful_actor<ClientState>* client) {
@@ -225,7 +227,7 @@ Result<ClientDone> runClients(caf::scoped_actor& self, const caf::actor& cache, 
     return total;
 }
 
-Status serve(const ServiceOptions& options) {
+Status serve(const Options& options) {
     caf::actor_system_config config;
     caf::actor_system system(config);  // The service's own; its engines live in it.
 
@@ -238,9 +240,8 @@ Status serve(const ServiceOptions& options) {
         segment = peer.engine->localSegmentName();
     }
     // A group of each client is under way at most; twice that, so that a group is not overwritten by the next.
-    auto cache = MappedMemory::map(options.block_bytes * options.group * options.clients * 2);
-    if (!cache) return cache.status();
-    EngineOptions engine_options;
+    std::vector<std::byte> cache(options.block_bytes * options.group * options.clients * 2);
+    troupe::EngineOptions engine_options;
     engine_options.system = &system;
     TransferEngine engine(std::move(engine_options));
     if (const Status started = engine.init("p2p", "localhost"); !started) return started;
@@ -248,10 +249,10 @@ Status serve(const ServiceOptions& options) {
     const EngineActor transfers = engine.actorApi()->actor();
 
     caf::scoped_actor self{system};
-    if (const Status registered = registerCache(self, transfers, *cache); !registered) return registered;
+    if (const Status registered = registerCache(self, transfers, cache); !registered) return registered;
     auto source = openSource(self, transfers, segment, options);
     if (!source) return source.status();
-    source->cache = cache->data();
+    source->cache = cache.data();
     source->cache_blocks = std::uint64_t{options.group} * options.clients * 2;
 
     const caf::actor prefetch = self->spawn(prefetcher, transfers, *source);
@@ -260,43 +261,28 @@ Status serve(const ServiceOptions& options) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     self->send_exit(prefetch, caf::exit_reason::user_shutdown);
     if (!total) return total.status();
-    fmt::print("{} clients prefetched {} in {} requests from {}: {:.3f} s, {:.2f} GB/s\n", options.clients,
-               formatBytes(total->bytes), total->requests, segment, took.count(),
+    fmt::print("{} clients prefetched {:.1f} MiB in {} requests from {}: {:.3f} s, {:.2f} GB/s\n", options.clients,
+               static_cast<double>(total->bytes) / (1 << 20), total->requests, segment, took.count(),
                static_cast<double>(total->bytes) / took.count() / 1e9);
-    if (peer.engine && !std::all_of(cache->data(), cache->data() + options.block_bytes,
-                                    [](std::byte b) { return b == std::byte{0x5a}; }))
+    if (peer.engine && !std::all_of(cache.begin(), cache.begin() + static_cast<std::ptrdiff_t>(options.block_bytes),
+                                    [](std::byte b) { return b == kServed; }))
         return {Code::ChecksumMismatch, "the cache does not hold what the peer serves"};
     return engine.freeEngine();
 }
 
 }  // namespace
 
-}  // namespace troupe::apps
+}  // namespace service
 
 int main(int argc, char** argv) {
-    troupe::apps::openStandardDescriptors();
-    troupe::apps::ServiceOptions options;
-    CLI::App app("Prefetches blocks from a segment with actors of its own, through the engine's actor.");
-    app.add_option("--segment", options.segment, "segment to read from; without it this program serves one");
-    troupe::apps::addBytes(app, "--block_size", options.block_bytes, "bytes per block");
-    app.add_option("--blocks", options.blocks, "blocks that each client fetches")
-        ->check(CLI::Range(1u, 1u << 30))
-        ->capture_default_str();
-    app.add_option("--clients", options.clients, "client actors")->check(CLI::Range(1u, 1024u))->capture_default_str();
-    app.add_option("--group", options.group, "blocks per request")->check(CLI::Range(1u, 1024u))->capture_default_str();
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
-    }
-    if (const auto peer = troupe::Endpoint::parse(options.segment);
-        !options.segment.empty() && (!peer || peer->port == 0)) {
-        troupe::apps::say(stderr, "troupe_actor_service: --segment {}: give HOST:PORT, as troupe serve prints it\n",
-                          options.segment);
+    if (argc > 2) {
+        std::fprintf(stderr, "usage: %s [HOST:PORT]\n", argv[0]);
         return 2;
     }
-    const troupe::Status status = troupe::apps::serve(options);
+    service::Options options;
+    if (argc == 2) options.segment = argv[1];
+    const troupe::Status status = service::serve(options);
     if (status) return 0;
-    troupe::apps::say(stderr, "troupe_actor_service: {}\n", status.toString());
+    std::fprintf(stderr, "%s: %s\n", argv[0], status.toString().c_str());
     return 1;
 }

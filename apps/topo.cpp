@@ -3,46 +3,192 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include <nlohmann/json.hpp>
 
 #include "apps/support/arguments.h"
+#include "apps/support/child_process.h"
 #include "apps/support/session.h"
 #include "apps/support/table.h"
+#include "topology/local_matrix.h"
 
 namespace troupe::apps {
 
 namespace {
 
-Status showTopology(const CommonOptions& options, Console& console) {
-    const auto matrix = TransferEngine().getLocalTopology();
-    if (options.json) {
-        // The form that segment descriptors have: location -> [[preferred], [available]].
-        auto object = nlohmann::json::object();
-        for (const auto& [location, devices] : matrix)
-            object[location] = nlohmann::json::array({devices.first, devices.second});
-        fmt::print(console.out, "{}\n", nlohmann::json{{"priority_matrix", object}}.dump(2));
-        return Status::ok();
+constexpr std::chrono::seconds kDrawingBound{60};
+
+struct TopoOptions {
+    CommonOptions common;
+    std::string svg;
+    std::string sysfs = "/sys";
+    std::string dev = "/dev";
+};
+
+/// All that there is to show.
+struct Picture {
+    Machine machine;
+    Ranking ranking;
+    LocalMatrix local;
+};
+
+/// A device's place in the matrix of a location, and why.
+struct Line {
+    std::string location;
+    std::string device;
+    bool preferred;
+    std::string reason;
+};
+
+/// The matrix line by line, with the ranking's reasons where it was not overridden.
+std::vector<Line> linesOf(const Picture& picture) {
+    std::vector<Line> lines;
+    if (picture.local.origin == "RDMA devices") {
+        for (const LocationRanking& row : picture.ranking.locations)
+            for (const RankedDevice& device : row.devices)
+                lines.push_back({row.location, device.name, device.preferred, device.reason});
+        return lines;
     }
-    Table table({"location", "preferred", "available"});
+    const std::string reason =
+        picture.local.origin == "network interfaces" ? "an interface; there is no RDMA" : picture.local.origin;
+    for (const auto& [location, lists] : picture.local.matrix) {
+        for (const std::string& name : lists.first) lines.push_back({location, name, true, reason});
+        for (const std::string& name : lists.second) lines.push_back({location, name, false, reason});
+    }
+    return lines;
+}
+
+/// As a quoted identifier of Graphviz.
+std::string quoted(const std::string& text) {
+    std::string result = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') result += '\\';
+        result += c;
+    }
+    return result + '"';
+}
+
+/// Nodes and GPUs on the left, devices on the right, a line for each preference.
+std::string drawing(const Picture& picture) {
+    std::string text = "digraph troupe { rankdir=LR; node [shape=box, fontname=\"sans-serif\"]; ";
+    for (const RdmaDevice& device : picture.machine.rdma)
+        text += fmt::format(
+            "{} [label={}]; ", quoted(device.name),
+            quoted(fmt::format("{}, {} Gb/s, node {}", device.name, device.speed_gbps, device.place.numa_node)));
+    for (const auto& left_out : picture.ranking.left_out)
+        text += fmt::format("{} [style=dashed, tooltip={}]; ", quoted(left_out.name), quoted(left_out.reason));
+    for (const auto& [location, lists] : picture.local.matrix)
+        text += fmt::format("{} [style=filled, fillcolor={}]; ", quoted(location),
+                            quoted(location.rfind("cpu", 0) == 0 ? "#dce9f7" : "#e3f3dc"));
+    for (const Line& line : linesOf(picture))
+        if (line.preferred)
+            text +=
+                fmt::format("{} -> {} [tooltip={}]; ", quoted(line.location), quoted(line.device), quoted(line.reason));
+    return text + "}";
+}
+
+/// The program's path; empty: it is not on PATH.
+std::string findProgram(const std::string& name) {
+    const char* path = std::getenv("PATH");
+    std::string_view folders = path != nullptr ? path : "/usr/bin:/bin";
+    while (!folders.empty()) {
+        const std::string_view folder = folders.substr(0, folders.find(':'));
+        folders.remove_prefix(std::min(folders.size(), folder.size() + 1));
+        const auto candidate = std::filesystem::path(folder) / name;
+        std::error_code error;
+        if (!folder.empty() && std::filesystem::is_regular_file(candidate, error)) return candidate.string();
+    }
+    return "";
+}
+
+Status draw(const std::string& file, const std::string& picture) {
+    const std::string program = findProgram("dot");
+    if (program.empty())
+        return {Code::NotFound, "--svg needs Graphviz, whose program 'dot' is not on PATH: apt-get install graphviz"};
+    auto dot = ChildProcess::start({program, "-Tsvg", "-o", file});
+    if (!dot) return dot.status();
+    if (const Status written = dot->writeLine(picture); !written) return written;
+    dot->closeInput();
+    const auto code = dot->wait(kDrawingBound);
+    if (!code) return code.status().withContext(program);
+    if (*code != 0) return {Code::Internal, fmt::format("{} ended with {} and did not write {}", program, *code, file)};
+    return Status::ok();
+}
+
+std::string lastOf(const std::vector<std::string>& pci) { return pci.empty() ? "" : pci.back(); }
+
+nlohmann::json toJson(const Picture& picture) {
+    auto json = nlohmann::json::object();
+    json["origin"] = picture.local.origin;
+    auto& object = json["priority_matrix"] = nlohmann::json::object();
+    // The form that segment descriptors have: location -> [[preferred], [available]].
+    for (const auto& [location, devices] : picture.local.matrix)
+        object[location] = nlohmann::json::array({devices.first, devices.second});
+    auto& devices = json["devices"] = nlohmann::json::array();
+    for (const RdmaDevice& device : picture.machine.rdma)
+        devices.push_back({{"name", device.name},
+                           {"netdev", device.netdev},
+                           {"numa_node", device.place.numa_node},
+                           {"pci", lastOf(device.place.pci)},
+                           {"gbps", device.speed_gbps},
+                           {"active", device.active},
+                           {"virtual_function", device.is_virtual_function}});
+    auto& gpus = json["gpus"] = nlohmann::json::array();
+    for (const Gpu& gpu : picture.machine.gpus)
+        gpus.push_back({{"location", fmt::format("cuda:{}", gpu.index)},
+                        {"numa_node", gpu.place.numa_node},
+                        {"pci", lastOf(gpu.place.pci)}});
+    auto& reasons = json["reasons"] = nlohmann::json::object();
+    for (const Line& line : linesOf(picture)) reasons[line.location][line.device] = line.reason;
+    auto& left_out = json["left_out"] = nlohmann::json::object();
+    for (const auto& entry : picture.ranking.left_out) left_out[entry.name] = entry.reason;
+    return json;
+}
+
+void print(const Picture& picture, Console& console) {
+    Table table({"location", "device", "", "why"});
     table.alignLeft();
-    for (const auto& [location, devices] : matrix)
-        table.add({location, fmt::format("{}", fmt::join(devices.first, " ")),
-                   fmt::format("{}", fmt::join(devices.second, " "))});
+    for (const Line& line : linesOf(picture))
+        table.add({line.location, line.device, line.preferred ? "preferred" : "available", line.reason});
     fmt::print(console.out, "{}", table.toString());
-    if (matrix.empty()) fmt::print(console.out, "no devices but the ordinary network of this machine\n");
+    for (const auto& entry : picture.ranking.left_out)
+        fmt::print(console.out, "not used: {}: {}\n", entry.name, entry.reason);
+    if (picture.local.matrix.empty()) fmt::print(console.out, "no devices but the ordinary network of this machine\n");
+}
+
+Status showTopology(const TopoOptions& options, Console& console) {
+    const auto loader = loadConfig(options.common);
+    if (!loader) return loader.status();
+    Picture picture;
+    picture.machine = discoverMachine(options.sysfs, options.dev);
+    picture.ranking = rankDevices(picture.machine, deviceRules(loader->config()));
+    auto local = localMatrix(loader->config(), picture.machine);
+    if (!local) return local.status();
+    picture.local = std::move(*local);
+    if (!options.svg.empty())
+        if (const Status drawn = draw(options.svg, drawing(picture)); !drawn) return drawn;
+    if (options.common.json)
+        fmt::print(console.out, "{}\n", toJson(picture).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    else
+        print(picture, console);
     return Status::ok();
 }
 
 }  // namespace
 
 void addTopoCommand(CLI::App& app, ChosenCommand& chosen) {
-    auto options = std::make_shared<CommonOptions>();
-    auto* command = addCommand(app, "topo", "Show which devices of this machine serve which memory");
-    addCommonOptions(*command, *options);
+    auto options = std::make_shared<TopoOptions>();
+    auto* command = addCommand(app, "topo", "Show which devices of this machine serve which memory, and why");
+    addCommonOptions(*command, options->common);
+    command->add_option("--svg", options->svg, "Draw it into this file, with Graphviz");
+    command->add_option("--sysfs", options->sysfs, "Another machine's /sys, copied")->capture_default_str();
+    command->add_option("--dev", options->dev, "And its /dev")->capture_default_str();
     command->callback([options, &chosen] {
         chosen.name = "topo";
-        chosen.json = options->json;
-        chosen.check = [options] { return loadConfig(*options).status(); };
+        chosen.json = options->common.json;
+        chosen.check = [options] { return loadConfig(options->common).status(); };
         chosen.run = [options](Console& console) { return showTopology(*options, console); };
     });
 }

@@ -129,6 +129,20 @@ ConfigKey textKey(std::string name, std::string Config::*field, std::size_t low,
     return {std::move(name), secret ? "secret" : "text", range, std::move(description), set, get};
 }
 
+ConfigKey choiceKey(std::string name, std::string Config::*field, std::vector<std::string> choices,
+                    std::string description) {
+    std::string range;
+    for (const std::string& choice : choices) range += (range.empty() ? "" : ", ") + choice;
+    auto set = [=](Config& config, std::string_view text) -> Status {
+        if (std::find(choices.begin(), choices.end(), text) == choices.end())
+            return {Code::InvalidArgument, "'" + std::string(text.substr(0, 64)) + "' is none of " + range};
+        config.*field = text;
+        return {};
+    };
+    auto get = [=](const Config& config) { return config.*field; };
+    return {std::move(name), "text", range, std::move(description), set, get};
+}
+
 std::vector<ConfigKey> makeSchema() {
     std::vector<ConfigKey> keys{
         // --- loops
@@ -211,7 +225,15 @@ std::vector<ConfigKey> makeSchema() {
         boolKey("tcp.crc", &Config::tcp_crc, "CRC32C over every payload, both ways."),
         // --- rdma
         textKey("rdma.devices", &Config::rdma_devices, 0, 1024, false,
-                "Devices to use, comma-separated; empty is all that work."),
+                "Devices to use, comma-separated, * and ? match; empty is all that work."),
+        textKey("rdma.exclude", &Config::rdma_exclude, 0, 1024, false,
+                "Devices not to use, as in rdma.devices; wins over it."),
+        textKey("rdma.per_device", &Config::rdma_per_device, 0, 4096, false,
+                "Other values of gid_index, pkey_index, service_level, traffic_class and mtu for single devices or "
+                "ports: 'mlx5_0 gid_index=3 mtu=1024; mlx5_1:2 traffic_class=106'."),
+        choiceKey("rdma.connect", &Config::rdma_connect, {"auto", "cm", "exchange"},
+                  "How queue pairs are connected: by rdma_cm, by an exchange over the control connection, or by the "
+                  "first where the port has an IP address and the second where it has none."),
         countKey("rdma.lanes", &Config::rdma_lanes, 1, 64, "Queue pairs per path."),
         countKey("rdma.queue_depth", &Config::rdma_queue_depth, 16, 32768, "Work requests in a send queue."),
         countKey("rdma.completion_queue", &Config::rdma_completion_queue, 64, 1u << 20,
@@ -230,11 +252,26 @@ std::vector<ConfigKey> makeSchema() {
         countKey("rdma.mtu", &Config::rdma_mtu, 256, 4096,
                  "Cap of the path MTU in bytes, rounded down to a power of 2."),
         countKey("rdma.traffic_class", &Config::rdma_traffic_class, 0, 255, "Of RoCE packets: DSCP * 4."),
+        countKey("rdma.gid_index", &Config::rdma_gid_index, 0, 256,
+                 "Entry of the port's GID table; 256 chooses what peers can be expected to reach."),
+        countKey("rdma.pkey_index", &Config::rdma_pkey_index, 0, 65535,
+                 "Entry of the port's P_Key table (InfiniBand partitions); 0 is what rdma_cm says."),
+        countKey("rdma.service_level", &Config::rdma_service_level, 0, 15,
+                 "InfiniBand service level; 0 is what rdma_cm says."),
         countKey("rdma.max_connections", &Config::rdma_max_connections, 1, 65536, "Accepted queue pairs per engine."),
+        countKey("rdma.max_endpoints", &Config::rdma_max_endpoints, 1, 65536,
+                 "Queue pairs that one device has to peers, opened from here; the least recently used idle one makes "
+                 "room."),
+        timeKey("rdma.idle_timeout", &Config::rdma_idle_timeout, milliseconds(0), hours(24),
+                "A queue pair opened from here that is unused for so long is closed; 0 is never."),
         timeKey("rdma.drain_timeout", &Config::rdma_drain_timeout, milliseconds(1), minutes(1),
                 "Wait for flushed completions before a queue pair is destroyed."),
         timeKey("rdma.packet_lifetime", &Config::rdma_packet_lifetime, milliseconds(1), minutes(1),
                 "No packet arrives later than this after it was sent."),
+        // --- topology
+        textKey(
+            "topology.matrix", &Config::topology_matrix, 0, 4096, false,
+            "File with a priority matrix, {\"cpu:0\": [[preferred], [available]]}, in place of what is discovered."),
         // --- host
         bytesKey("host.chunk_bytes", &Config::host_chunk_bytes, 4 * kKiB, kGiB,
                  "Bytes copied before the loop looks at other work."),

@@ -72,24 +72,36 @@ struct Config {
     bool tcp_crc = false;                       ///< CRC32C over every payload, both ways.
 
     // --- rdma --------------------------------------------------------------------------------------------------
-    std::string rdma_devices;                           ///< Devices to use, comma-separated; empty: all that work.
-    std::uint32_t rdma_lanes = 1;                       ///< Queue pairs per path.
-    std::uint32_t rdma_queue_depth = 256;               ///< Send queue of a queue pair, work requests.
-    std::uint32_t rdma_completion_queue = 16384;        ///< Completion queue of a device, entries.
-    std::uint64_t rdma_window_bytes = 16u << 20;        ///< Bytes in flight per path.
-    std::uint64_t rdma_max_chunk_bytes = 1ull << 30;    ///< Most memory one key covers; a device may say less.
-    std::uint32_t rdma_read_depth = 16;                 ///< READs outstanding on a queue pair; a device may say less.
-    std::uint32_t rdma_inline_bytes = 64;               ///< Writes up to this are sent with the work request.
-    std::uint32_t rdma_ack_timeout = 14;                ///< Wait for an ACK, 4.096 us * 2^value.
-    std::uint32_t rdma_retry_count = 6;                 ///< Times a packet is sent again before the path is broken.
-    std::uint32_t rdma_rnr_retry = 6;                   ///< The same, where the receiver was not ready.
-    std::uint32_t rdma_mtu = 4096;                      ///< Cap of the path MTU, bytes.
-    std::uint32_t rdma_traffic_class = 0;               ///< Of RoCE packets, DSCP * 4.
-    std::uint32_t rdma_max_connections = 4096;          ///< Accepted queue pairs per engine.
+    std::string rdma_devices;  ///< Devices to use, comma-separated, with * and ?; empty: all that work.
+    std::string rdma_exclude;  ///< Devices not to use; wins over the others.
+    /// Settings of single devices or ports, "mlx5_0 gid_index=3 mtu=1024; mlx5_1:2 traffic_class=106".
+    std::string rdma_per_device;
+    std::string rdma_connect = "auto";                    ///< How pairs are made: "cm", "exchange" or what is possible.
+    std::uint32_t rdma_lanes = 1;                         ///< Queue pairs per path.
+    std::uint32_t rdma_queue_depth = 256;                 ///< Send queue of a queue pair, work requests.
+    std::uint32_t rdma_completion_queue = 16384;          ///< Completion queue of a device, entries.
+    std::uint64_t rdma_window_bytes = 16u << 20;          ///< Bytes in flight per path.
+    std::uint64_t rdma_max_chunk_bytes = 1ull << 30;      ///< Most memory one key covers; a device may say less.
+    std::uint32_t rdma_read_depth = 16;                   ///< READs outstanding on a queue pair; a device may say less.
+    std::uint32_t rdma_inline_bytes = 64;                 ///< Writes up to this are sent with the work request.
+    std::uint32_t rdma_ack_timeout = 14;                  ///< Wait for an ACK, 4.096 us * 2^value.
+    std::uint32_t rdma_retry_count = 6;                   ///< Times a packet is sent again before the path is broken.
+    std::uint32_t rdma_rnr_retry = 6;                     ///< The same, where the receiver was not ready.
+    std::uint32_t rdma_mtu = 4096;                        ///< Cap of the path MTU, bytes.
+    std::uint32_t rdma_traffic_class = 0;                 ///< Of RoCE packets, DSCP * 4.
+    std::uint32_t rdma_gid_index = 256;                   ///< In the port's table; 256: chosen by what peers can reach.
+    std::uint32_t rdma_pkey_index = 0;                    ///< In the port's table.
+    std::uint32_t rdma_service_level = 0;                 ///< 0: as the path says.
+    std::uint32_t rdma_max_connections = 4096;            ///< Accepted queue pairs per engine.
+    std::uint32_t rdma_max_endpoints = 4096;              ///< Queue pairs that a device has to peers, opened here.
+    std::chrono::milliseconds rdma_idle_timeout{300000};  ///< A queue pair unused for so long is closed; 0: none is.
     std::chrono::milliseconds rdma_drain_timeout{500};  ///< Wait for flushed completions before the pair is destroyed.
     /// No packet arrives later than this after it was sent. Twice 4.096 us x 2^18, which rdma_cm takes for Ethernet:
     /// what InfiniBand waits (TimeWait) before the numbers of a connection are used again.
     std::chrono::milliseconds rdma_packet_lifetime{2200};
+
+    // --- topology ----------------------------------------------------------------------------------------------
+    std::string topology_matrix;  ///< File with a priority matrix in place of what is discovered; empty: none.
 
     // --- host --------------------------------------------------------------------------------------------------
     std::uint64_t host_chunk_bytes = 512u << 10;        ///< Bytes copied before the loop looks at other work.

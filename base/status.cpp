@@ -1,5 +1,8 @@
 #include "base/status.h"
 
+#include <cstdio>
+#include <cstdlib>
+
 namespace troupe {
 
 std::string_view codeName(Code code) {
@@ -50,6 +53,12 @@ std::string Status::toString() const {
 Status Status::withContext(std::string_view context) const {
     if (isOk()) return *this;
     return Status(code(), std::string(context) + ": " + message());
+}
+
+void abortForLackOfValue(const Status& status) {
+    // The program ends here, and no Logger is at hand.
+    std::fprintf(stderr, "troupe: value() of a Result that has none: %s\n", status.toString().c_str());
+    std::abort();
 }
 
 }  // namespace troupe

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cassert>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,7 +68,13 @@ class [[nodiscard]] Status {
     std::shared_ptr<const State> state_;
 };
 
+/// Ends the program (abort) after a line on standard error that says `status`.
+[[noreturn]] void abortForLackOfValue(const Status& status);
+
 /// A value, or the Status that says why there is none.
+///
+/// Look whether it is Ok before the value is used. Without one `value()` ends the program with the status on standard
+/// error, in every build; `*` and `->` are checked by assert alone, so not with NDEBUG.
 template <class T>
 class [[nodiscard]] Result {
   public:
@@ -80,15 +87,33 @@ class [[nodiscard]] Result {
     explicit operator bool() const { return isOk(); }
     const Status& status() const { return status_; }
 
-    T& value() & { return *value_; }
-    const T& value() const& { return *value_; }
-    T&& value() && { return std::move(*value_); }
-    T& operator*() { return *value_; }
-    const T& operator*() const { return *value_; }
-    T* operator->() { return &*value_; }
-    const T* operator->() const { return &*value_; }
+    T& value() & {
+        if (!value_) abortForLackOfValue(status_);
+        return *value_;
+    }
+    const T& value() const& {
+        if (!value_) abortForLackOfValue(status_);
+        return *value_;
+    }
+    T&& value() && {
+        if (!value_) abortForLackOfValue(status_);
+        return std::move(*value_);
+    }
+    T& operator*() { return held(); }
+    const T& operator*() const { return held(); }
+    T* operator->() { return &held(); }
+    const T* operator->() const { return &held(); }
 
   private:
+    T& held() {
+        assert(value_ && "a Result without a value was used; status() says why there is none");
+        return *value_;
+    }
+    const T& held() const {
+        assert(value_ && "a Result without a value was used; status() says why there is none");
+        return *value_;
+    }
+
     std::optional<T> value_;
     Status status_;
 };

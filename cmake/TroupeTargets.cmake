@@ -14,11 +14,9 @@ if(MOLD)
 endif()
 
 include(GNUInstallDirs)
-set(TROUPE_INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR}/troupe)
 
 add_library(troupe_options INTERFACE)
-target_include_directories(troupe_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                                                    $<INSTALL_INTERFACE:${TROUPE_INCLUDE_DIR}>)
+target_include_directories(troupe_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
 target_compile_features(troupe_options INTERFACE cxx_std_20)
 install(TARGETS troupe_options EXPORT troupe)
 # Our warnings are for our code: a project that embeds Troupe has its own.
@@ -39,7 +37,8 @@ if(TROUPE_SANITIZE)
 endif()
 
 # troupe_library(NAME [LOCAL] SOURCES a.cpp ... DEPS other ...): a static library of one folder. An empty SOURCES makes
-# an interface library. DEPS are the folders it may include. It is installed with its headers, unless LOCAL.
+# an interface library. DEPS are the folders it may include. It is installed unless LOCAL; its headers are not, see
+# TroupePackage.cmake.
 function(troupe_library name)
     cmake_parse_arguments(arg "LOCAL" "" "SOURCES;DEPS" ${ARGN})
     if(arg_SOURCES)
@@ -52,8 +51,7 @@ function(troupe_library name)
     endif()
     if(NOT arg_LOCAL)
         install(TARGETS troupe_${name} EXPORT troupe)
-        file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-        install(DIRECTORY ./ DESTINATION ${TROUPE_INCLUDE_DIR}/${folder} FILES_MATCHING PATTERN "*.h")
+        set_property(GLOBAL APPEND PROPERTY TROUPE_INSTALLED troupe_${name})
     endif()
 endfunction()
 
@@ -78,16 +76,6 @@ function(troupe_program name)
     cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
     add_executable(${name} ${arg_SOURCES})
     target_link_libraries(${name} PRIVATE troupe_options ${arg_DEPS})
-endfunction()
-
-# What find_package(troupe) reads. Call after the folders.
-function(troupe_install_package)
-    include(CMakePackageConfigHelpers)
-    set(directory ${CMAKE_INSTALL_LIBDIR}/cmake/troupe)
-    write_basic_package_version_file(${PROJECT_BINARY_DIR}/troupeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-    install(FILES cmake/troupeConfig.cmake cmake/FindCAF.cmake ${PROJECT_BINARY_DIR}/troupeConfigVersion.cmake
-            DESTINATION ${directory})
-    install(EXPORT troupe NAMESPACE troupe:: DESTINATION ${directory} FILE troupeTargets.cmake)
 endfunction()
 
 # troupe_test(NAME LABEL unit SOURCES ... DEPS ...): a GoogleTest program whose cases ctest lists one by one.

@@ -1,4 +1,4 @@
-# find_package(troupe): gives troupe::troupe_engine, and each folder below it as troupe::troupe_FOLDER.
+# find_package(troupe): gives troupe::troupe, for <troupe/troupe.h>. Its other targets are what that consists of.
 include(CMakeFindDependencyMacro)
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 foreach(package Threads nlohmann_json fmt spdlog OpenSSL CAF)

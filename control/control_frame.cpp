@@ -30,6 +30,8 @@ const char* nameOf(ControlType type) {
         case ControlType::Error: return "Error";
         case ControlType::Challenge: return "Challenge";
         case ControlType::KeyProof: return "KeyProof";
+        case ControlType::Question: return "Question";
+        case ControlType::Answer: return "Answer";
     }
     return nullptr;
 }

@@ -23,6 +23,8 @@ enum class ControlType : std::uint16_t {
     Error = 8,
     Challenge = 9,
     KeyProof = 10,
+    Question = 11,
+    Answer = 12,
 };
 
 /// "Hello"; "type 77" for a number that is none.

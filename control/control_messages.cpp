@@ -27,6 +27,17 @@ Json incarnationOrNull(const Incarnation& incarnation) {
 /// Cut to a length that stays within kMaxControlText even where every byte becomes a U+FFFD of three bytes.
 std::string cutText(const std::string& text) { return text.substr(0, kMaxControlText / 3); }
 
+std::string toHex(const std::string& bytes) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    std::string text;
+    text.reserve(2 * bytes.size());
+    for (const char c : bytes) {
+        text += kDigits[static_cast<unsigned char>(c) >> 4];
+        text += kDigits[static_cast<unsigned char>(c) & 15];
+    }
+    return text;
+}
+
 Status checkType(const ControlFrame& frame, ControlType wanted) {
     if (frame.type == wanted) return Status::ok();
     return {Code::ProtocolError, controlTypeName(frame.type) + " frame where " + controlTypeName(wanted) + " is due"};
@@ -136,6 +147,33 @@ std::string Goodbye::encode() const { return frameOf(kType, {{"reason", cutText(
 Result<Goodbye> Goodbye::decode(const ControlFrame& frame) {
     return decodeFields<Goodbye>(frame, [](FieldReader& reader, Goodbye& goodbye) {
         goodbye.reason = reader.takeString("reason", kMaxControlText);
+    });
+}
+
+std::string TransportQuestion::encode() const {
+    return frameOf(kType, {{"id", id}, {"transport", transport}, {"bytes", toHex(bytes)}});
+}
+
+Result<TransportQuestion> TransportQuestion::decode(const ControlFrame& frame) {
+    return decodeFields<TransportQuestion>(frame, [](FieldReader& reader, TransportQuestion& question) {
+        question.id = reader.takeNumber("id");
+        question.transport = reader.takeString("transport", kMaxControlName);
+        question.bytes = reader.takeBytes("bytes", kMaxControlBytes);
+    });
+}
+
+std::string TransportAnswer::encode() const {
+    return frameOf(
+        kType, {{"id", id}, {"code", static_cast<int>(code)}, {"message", cutText(message)}, {"bytes", toHex(bytes)}});
+}
+
+Result<TransportAnswer> TransportAnswer::decode(const ControlFrame& frame) {
+    return decodeFields<TransportAnswer>(frame, [](FieldReader& reader, TransportAnswer& answer) {
+        answer.id = reader.takeNumber("id");
+        const auto known = static_cast<Code>(reader.takeNumber("code", INT32_MAX));
+        answer.code = codeName(known) == "Unknown" ? Code::Internal : known;
+        answer.message = reader.takeString("message", kMaxControlText);
+        answer.bytes = reader.takeBytes("bytes", kMaxControlBytes);
     });
 }
 

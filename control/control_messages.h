@@ -109,6 +109,35 @@ struct Pong {
     bool operator==(const Pong&) const = default;
 };
 
+/// Longest bytes of a TransportQuestion or its answer. Longer ones do not decode.
+inline constexpr std::size_t kMaxControlBytes = 16u << 10;
+
+/// What a transport of the sender asks the same transport of the receiver. The bytes, hexadecimal on the wire, are
+/// between the two.
+struct TransportQuestion {
+    static constexpr ControlType kType = ControlType::Question;
+    std::uint64_t id = 0;
+    std::string transport;
+    std::string bytes;
+
+    std::string encode() const;
+    static Result<TransportQuestion> decode(const ControlFrame& frame);
+    bool operator==(const TransportQuestion&) const = default;
+};
+
+/// Answers a TransportQuestion with its id: with bytes, or with a code that is not Ok and a message.
+struct TransportAnswer {
+    static constexpr ControlType kType = ControlType::Answer;
+    std::uint64_t id = 0;
+    Code code = Code::Ok;  ///< A number that this build does not know decodes as Internal.
+    std::string message;   ///< For people.
+    std::string bytes;
+
+    std::string encode() const;
+    static Result<TransportAnswer> decode(const ControlFrame& frame);
+    bool operator==(const TransportAnswer&) const = default;
+};
+
 /// The sender ends on purpose; the connection closes next.
 struct Goodbye {
     static constexpr ControlType kType = ControlType::Goodbye;

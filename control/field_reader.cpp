@@ -98,6 +98,23 @@ std::string FieldReader::takeString(std::string_view name, std::size_t max_bytes
     return {};
 }
 
+std::string FieldReader::takeBytes(std::string_view name, std::size_t max_bytes) {
+    const std::string text = takeString(name, 2 * max_bytes);
+    const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
+    std::string bytes;
+    bytes.reserve(text.size() / 2);
+    for (std::size_t i = 0; i < text.size(); i += 2) {
+        const int high = digit(text[i]);
+        const int low = i + 1 < text.size() ? digit(text[i + 1]) : -1;
+        if (high < 0 || low < 0) {
+            fail(name, "is not made of hexadecimal bytes");
+            return {};
+        }
+        bytes += static_cast<char>(high * 16 + low);
+    }
+    return bytes;
+}
+
 Incarnation FieldReader::takeIncarnation(std::string_view name) {
     const auto* value = find(name);
     if (!value) return {};

@@ -29,6 +29,8 @@ class FieldReader {
     std::uint64_t takeNumber(std::string_view name, std::uint64_t max = UINT64_MAX);
     /// A string of at most `max_bytes` bytes.
     std::string takeString(std::string_view name, std::size_t max_bytes);
+    /// At most `max_bytes` bytes, as twice as many hexadecimal digits.
+    std::string takeBytes(std::string_view name, std::size_t max_bytes);
     /// 32 hexadecimal digits, not all zero.
     Incarnation takeIncarnation(std::string_view name);
     /// The same, or null for the null incarnation.

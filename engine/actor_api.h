@@ -13,8 +13,9 @@
 #include <caf/replies_to.hpp>
 #include <caf/typed_actor.hpp>
 
-#include "messages/control_plane.h"
+#include "messages/peer_event.h"
 #include "messages/transfer_types.h"
+#include "metadata/segment_desc.h"
 
 namespace troupe {
 
@@ -57,7 +58,7 @@ struct UnregisterMemory {
     void* addr = nullptr;
 };
 
-/// The subscriber gets a PeerEvent message (messages/control_plane.h) whenever a peer comes up or goes down, until it
+/// The subscriber gets a PeerEvent message (messages/peer_event.h) whenever a peer comes up or goes down, until it
 /// or the engine ends.
 struct SubscribeEvents {
     caf::actor subscriber;

@@ -56,6 +56,7 @@ class EngineCore {
     Incarnation incarnation;
     std::shared_ptr<const ClusterAuth> auth;  ///< Set by init, once.
     SegmentDirectory::Local local;
+    std::vector<int> numa_nodes;  ///< Of this machine; 0 alone where it does not say.
     UniqueFd listener;
 
     // Both orders matter: actors end before the loops, the loops before the system.
@@ -71,6 +72,7 @@ class EngineCore {
     caf::actor supervisor;
     caf::actor directory;
     std::vector<caf::actor> trackers;
+    std::unique_ptr<ControlExchange> exchange;  ///< For transports.
     std::unique_ptr<ActorApi> actor_api;
     std::shared_ptr<std::promise<Status>> actors_ended;
 

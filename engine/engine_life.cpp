@@ -14,7 +14,8 @@
 #include "engine/listen_address.h"
 #include "engine/store_factory.h"
 #include "engine/transport_factory.h"
-#include "topology/topology.h"
+#include "topology/local_matrix.h"
+#include "topology/machine.h"
 
 namespace troupe {
 
@@ -81,6 +82,19 @@ Status checkThreadsForCaf() {
     return room;
 }
 
+/// Asks by way of the directory, which knows the peers' monitors.
+class DirectoryExchange final : public ControlExchange {
+  public:
+    explicit DirectoryExchange(caf::actor directory) : directory_(std::move(directory)) {}
+    void ask(std::uint32_t peer, const Incarnation& whom, const std::string& transport, std::string question,
+             TimePoint deadline, Answered answered) override {
+        caf::anon_send(directory_, AskPeer{peer, whom, transport, std::move(question), deadline, std::move(answered)});
+    }
+
+  private:
+    caf::actor directory_;
+};
+
 }  // namespace
 
 TransferEngine::TransferEngine(EngineOptions options) : core_(std::make_unique<EngineCore>(std::move(options))) {}
@@ -104,6 +118,9 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
         return Status(Code::InvalidArgument,
                       "local_server_name has more than " + std::to_string(kMaxSegmentName) + " bytes");
     if (const Status sound = checkConfig(core.settings()); !sound) return sound.withContext("EngineOptions::config");
+    const Machine machine = discoverMachine();
+    auto matrix = localMatrix(core.settings(), machine);
+    if (!matrix) return matrix.status();
     const auto auth = ClusterAuth::load(core.settings());
     if (!auth) return auth.status();
     auto store = makeStore(metadata_conn, core.options, *auth);
@@ -112,12 +129,11 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
         return Status(Code::InvalidArgument,
                       "with a metadata store the segment needs a name: local_server_name is empty");
 
+    const auto port = chooseControlPort(rpc_port, local_server_name, isP2p(metadata_conn));
+    if (!port) return port.status();
     const auto host = chooseListenAddress(ip_or_host, local_server_name, isP2p(metadata_conn));
     if (!host) return host.status();
-    std::uint16_t port = rpc_port;
-    if (const auto named = Endpoint::parse(local_server_name); port == 0 && isP2p(metadata_conn) && named)
-        port = named->port;
-    const auto address = SocketAddress::fromNumeric(*host, port);
+    const auto address = SocketAddress::fromNumeric(*host, *port);
     if (!address) return address.status();
     auto listener = listenOn(*address);
     if (!listener) return listener.status().withContext("control port");
@@ -132,7 +148,9 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.local.boot_id = readBootId();
     core.local.control = Endpoint{*host, bound->port()};
     core.local.name = isP2p(metadata_conn) ? core.local.control.toString() : local_server_name;
-    core.local.matrix = getLocalTopology();
+    core.local.matrix = std::move(matrix->matrix);
+    core.numa_nodes.clear();
+    for (const NumaNode& node : machine.nodes) core.numa_nodes.push_back(node.id);
     core.listener = std::move(*listener);
     const Status started = callInOwnThread([&] { return start(std::move(*store)); });
     if (!started) {
@@ -195,6 +213,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     const auto* root = static_cast<Supervisor*>(caf::actor_cast<caf::abstract_actor*>(core.supervisor));
     core.directory = root->directory();
     core.trackers = root->trackers();
+    core.exchange = std::make_unique<DirectoryExchange>(core.directory);
     core.actor_api = std::make_unique<ActorApi>(*this, core);
 
     core.life.store(EngineCore::Life::Running, std::memory_order_release);
@@ -286,7 +305,9 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
                                    core.local.control.host,
                                    static_cast<unsigned>(core.data_loops.size()),
                                    core.options.log,
-                                   core.auth};
+                                   core.auth,
+                                   core.exchange.get(),
+                                   nullptr};
     if (const Status installed = transport->install(context); !installed)
         return installed.withContext("transport '" + proto + "'");
 

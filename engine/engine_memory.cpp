@@ -41,8 +41,8 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
 }
 
 /// What can be said of a region before anybody is asked to take it. Finds out whether it may be written.
-Status checkRegion(Region& region, MemoryRights& rights) {
-    if (const Status known = checkLocation(region.location); !known) return known;
+Status checkRegion(const EngineCore& core, Region& region, MemoryRights& rights) {
+    if (const Status known = checkLocation(region.location, core.numa_nodes); !known) return known;
     if (isDeviceLocation(region.location)) return Status::ok();
     if (const Status mapped = checkMapped(region.range); !mapped) return mapped;
     const auto writable = rights.areAllWritable(region.range);
@@ -54,7 +54,7 @@ Status checkRegion(Region& region, MemoryRights& rights) {
 Status registerOne(EngineCore& core, Region wanted, bool update_metadata) {
     if (const Status usable = core.usable(); !usable) return usable;
     MemoryRights rights;
-    if (const Status sound = checkRegion(wanted, rights); !sound) return sound;
+    if (const Status sound = checkRegion(core, wanted, rights); !sound) return sound;
     const std::shared_lock lock(core.transports_mutex);
     auto region = core.regions.reserve(wanted);
     if (!region) return region.status();
@@ -95,7 +95,7 @@ Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& 
     Status failed;
     for (const BufferEntry& buffer : buffers) {
         Region wanted = regionOf(buffer.addr, buffer.length, location, remote_accessible);
-        const Status sound = checkRegion(wanted, rights);
+        const Status sound = checkRegion(core, wanted, rights);
         auto region = sound ? core.regions.reserve(wanted) : Result<Region>(sound);
         failed = region ? registerEverywhere(core, *region) : region.status();
         if (!failed) {
@@ -155,7 +155,7 @@ Result<void*> TransferEngine::allocateLocalMemory(std::size_t size, const std::s
                                                   bool huge_pages) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    if (const Status known = checkLocation(location); !known) return known;
+    if (const Status known = checkLocation(location, core.numa_nodes); !known) return known;
     auto memory = MemoryFile::create(size, huge_pages, nodeOf(location));
     if (!memory) return memory.status();
     void* const addr = (*memory)->data();

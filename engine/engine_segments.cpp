@@ -3,7 +3,8 @@
 #include <utility>
 
 #include "engine/engine_core.h"
-#include "topology/topology.h"
+#include "topology/local_matrix.h"
+#include "topology/machine.h"
 
 namespace troupe {
 
@@ -111,11 +112,12 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
 }
 
 PriorityMatrix TransferEngine::getLocalTopology() const {
-    const Topology topology = discoverTopology();
-    std::vector<NicPlace> nics;
-    for (const NetworkInterface& interface : topology.interfaces)
-        if (interface.up) nics.push_back({interface.name, interface.numa_node});
-    return makePriorityMatrix(topology.nodes, nics);
+    // init has read it; before, this is what it would find.
+    if (core_->life.load(std::memory_order_acquire) != EngineCore::Life::New) return core_->local.matrix;
+    auto found = localMatrix(core_->settings(), discoverMachine());
+    if (found) return std::move(found->matrix);
+    core_->options.log->warn("getLocalTopology: {}", found.status().message());
+    return {};
 }
 
 }  // namespace troupe

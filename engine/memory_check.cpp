@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace troupe {
 
@@ -51,11 +52,19 @@ Status checkMapped(const ByteRange& range) {
                                        "; register memory after it is mapped, and unregister it before it is unmapped"};
 }
 
-Status checkLocation(const std::string& location) {
-    if (location == "*" || isNumbered(location, kNode) || isNumbered(location, kGpu)) return Status::ok();
+Status checkLocation(const std::string& location, const std::vector<int>& nodes) {
+    if (location == "*" || isNumbered(location, kGpu)) return Status::ok();
     constexpr std::size_t kQuoted = 64;
-    return {Code::InvalidArgument, "location '" + location.substr(0, kQuoted) +
-                                       "' is none of \"*\", \"cpu:N\" (a NUMA node) and \"cuda:N\" (a GPU)"};
+    const std::string quoted = "location '" + location.substr(0, kQuoted) + "'";
+    if (!isNumbered(location, kNode))
+        return {Code::InvalidArgument, quoted + " is none of \"*\", \"cpu:N\" (a NUMA node) and \"cuda:N\" (a GPU)"};
+    std::string known;
+    for (const int node : nodes) {
+        const std::string name = std::string(kNode) + std::to_string(node);
+        if (location == name) return Status::ok();
+        known += (known.empty() ? "" : ", ") + name;
+    }
+    return {Code::InvalidArgument, quoted + " is no NUMA node of this machine, which has " + known};
 }
 
 bool isDeviceLocation(const std::string& location) { return location.rfind(kGpu, 0) == 0; }

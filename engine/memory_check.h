@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/byte_range.h"
 #include "base/status.h"
@@ -12,8 +13,8 @@ namespace troupe {
 /// change as soon as it has returned. Ok for ranges that are empty or wrap. Any thread.
 Status checkMapped(const ByteRange& range);
 
-/// InvalidArgument unless `location` is "*", "cpu:N" or "cuda:N".
-Status checkLocation(const std::string& location);
+/// InvalidArgument unless `location` is "*", "cpu:N" with N among `nodes`, which the error names, or "cuda:N".
+Status checkLocation(const std::string& location, const std::vector<int>& nodes);
 
 /// True for memory that only a device has mapped: "cuda:N".
 bool isDeviceLocation(const std::string& location);

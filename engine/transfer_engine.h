@@ -13,8 +13,7 @@
 #include "messages/transfer_types.h"
 #include "metadata/metadata_store.h"
 #include "metadata/segment_desc.h"
-#include "security/cluster_auth.h"
-#include "transports/transport.h"
+#include "security/auth_counts.h"
 
 namespace caf {
 class actor_system;
@@ -24,6 +23,7 @@ namespace troupe {
 
 class ActorApi;
 class EngineCore;
+class Transport;
 
 /// What an embedding program may give an engine before init.
 struct EngineOptions {
@@ -64,7 +64,8 @@ class TransferEngine {
     ///     local_server_name if it is an address of this machine; 127.0.0.1 for "localhost" or an empty name; the most
     ///     routable address of an interface that is up for this machine's own host name, and, with a metadata store,
     ///     for any name. With p2p any other name is InvalidArgument.
-    /// @param rpc_port control port; 0: any free one.
+    /// @param rpc_port control port; 0: that of local_server_name if it has one (p2p), else any free one. With p2p two
+    ///     different ports are InvalidArgument.
     /// Errors: AlreadyExists (init was called), InvalidArgument, AlreadyExists also when the port is taken,
     /// ResourceExhausted (descriptors or threads refused), InvalidArgument for a cluster key that is too short or a key
     /// file that others may read, or the store's: AlreadyExists naming the live engine that
@@ -91,7 +92,7 @@ class TransferEngine {
     /// "tcp", "rdma" or "null". The path within the process and to other processes of this host ("host") needs no
     /// installation. `args` is reserved and must be null. AlreadyExists; NotFound lists the known names; the
     /// transport's own error leaves nothing behind. Regions registered before become usable by it too. The pointer is
-    /// the engine's; it ends with uninstall.
+    /// the engine's and says only that it is installed; it ends with uninstall.
     Result<Transport*> installTransport(const std::string& proto, void** args = nullptr);
     /// Null when it is not installed.
     Transport* getTransport(const std::string& proto) const;
@@ -104,10 +105,11 @@ class TransferEngine {
 
     /// Makes [addr, addr + length) usable as source, and reachable by peers when `remote_accessible`.
     /// InvalidArgument: zero length, null, wraps, or a part of it is not mapped (the error names the first such
-    /// address; "cuda:N" is not looked at); a `location` that is none of "*", "cpu:N" and "cuda:N". AddressOverlapped:
-    /// shares bytes with another region (touching is fine). The transports' errors roll everything back.
-    /// `update_metadata`: the record in the store follows, at once or after a pause that grows with it; false: not
-    /// before the next update. Access is not affected by either.
+    /// address; "cuda:N" is not looked at); a `location` that is none of "*", "cpu:N" and "cuda:N", or a NUMA node that
+    /// this machine does not have (the error names those it has). AddressOverlapped: shares bytes with another region
+    /// (touching is fine). The transports' errors roll everything back. `update_metadata`: the record in the store
+    /// follows, at once or after a pause that grows with it; false: not before the next update. Access is not affected
+    /// by either.
     Status registerLocalMemory(void* addr, std::size_t length, const std::string& location = "*",
                                bool remote_accessible = true, bool update_metadata = true);
     /// All or nothing.
@@ -179,8 +181,10 @@ class TransferEngine {
     /// PENDING until every task is terminal (COMPLETED for an empty batch); then COMPLETED, or the worst of its tasks
     /// with the first failed task's error.
     Result<TransferStatus> getBatchTransferStatus(BatchID batch) const;
-    /// Blocks until every task is terminal and returns the batch's status; PENDING when `timeout` passes first.
-    Result<TransferStatus> waitTransfer(BatchID batch, std::chrono::microseconds timeout) const;
+    /// Blocks until every task is terminal and returns the batch's status; PENDING when `timeout` passes first. Without
+    /// one the deadlines of the tasks end the wait: each task has one unless `transfer_timeout` is 0.
+    Result<TransferStatus> waitTransfer(BatchID batch,
+                                        std::chrono::microseconds timeout = std::chrono::microseconds::max()) const;
     /// Asks that the tasks of a batch that are not terminal, or one of them, end as CANCELED as soon as nothing touches
     /// their buffers any more; waits for nothing, waitTransfer tells. What is on a connection is ended with it, and
     /// others' tasks on it are sent again. A task that ends by itself first keeps its state. StaleHandle;

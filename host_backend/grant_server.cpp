@@ -298,9 +298,10 @@ void GrantServer::onRequest(Connection& connection, const GrantRequest& request)
     if (closed_) return send(connection, GrantRefused{request.id, leaves().code(), leaves().message()});
     const RegionMap& regions = regions_.get();
     const ByteRange range{request.addr, request.length};
-    const Status covered = range.length == 0 ? Status(Code::InvalidArgument, "a range of no bytes")
-                                             : regions.covers(range, true, request.write);
-    if (!covered) return send(connection, GrantRefused{request.id, covered.code(), covered.message()});
+    if (range.length == 0)
+        return send(connection, GrantRefused{request.id, Code::InvalidArgument, "a range of no bytes"});
+    if (const RangeFault fault = regions.faultOf(range, true, request.write))
+        return send(connection, GrantRefused{request.id, fault.code, fault.toString()});
     const Region& region = *regions.find(range.addr);
     Held& held = connection.held[region.id];
     const bool anew = !std::exchange(held.granted, true);

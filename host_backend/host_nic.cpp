@@ -148,12 +148,12 @@ void HostNic::enlist(host::RemotePath& path) {
     runnable_.push_back(&path);
 }
 
-Status HostNic::check(const WorkRequest& request, const RegionMap& regions) {
+RangeFault HostNic::check(const WorkRequest& request, const RegionMap& regions) {
     const ByteRange range = remoteRange(request);
-    if (last_region_.length != 0 && last_region_.contains(range)) return Status::ok();
-    if (auto status = regions.covers(range, true, request.opcode == Opcode::Write); !status) return status;
+    if (last_region_.length != 0 && last_region_.contains(range)) return {};
+    if (const RangeFault fault = regions.faultOf(range, true, request.opcode == Opcode::Write)) return fault;
     if (const Region* region = regions.find(range.addr); region && region->writable) last_region_ = region->range;
-    return Status::ok();
+    return {};
 }
 
 /// Copies the next piece of the first job, at most `budget` bytes; returns how many.
@@ -275,11 +275,12 @@ std::uint64_t HostNic::runLocal(std::uint64_t chunk, Sweep& sweep) {
     while (!jobs_.empty() && budget > 0) {
         const Job& job = jobs_.front();
         if (!started_) {
-            if (auto status = check(job.request, regions); !status) {
+            if (const RangeFault fault = check(job.request, regions)) {
                 const auto path = paths_.find(job.path);
                 const std::string who = path == paths_.end() ? std::string() : path->second.peer;
-                sweep.failed.push_back(
-                    {job.request, status.withContext(info_.name + " to '" + who + "'"), false, true, true});
+                const Status refusal(fault.code,
+                                     "segment '" + who + "' through " + info_.name + ": " + fault.toString());
+                sweep.failed.push_back({job.request, refusal, false, true, true});
                 retire(job);
                 jobs_.pop_front();
                 budget -= std::min(budget, kRequestCost);

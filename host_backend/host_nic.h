@@ -70,7 +70,7 @@ class HostNic : public Nic {
     // Within the process.
     void endAll(PathId path, const Status& cause, bool retryable);
     void retire(const Job& job);
-    Status check(const WorkRequest& request, const RegionMap& regions);
+    RangeFault check(const WorkRequest& request, const RegionMap& regions);
     std::uint64_t copyPiece(const WorkRequest& request, std::uint64_t budget);
     std::uint64_t runLocal(std::uint64_t budget, Sweep& sweep);
     bool servesOwnIn(const ByteRange& range) const;

@@ -246,7 +246,8 @@ void RemotePath::onRefused(const GrantRefused& refused, std::vector<Failure>& fa
         std::find_if(waiting_.begin(), waiting_.end(), [&](const Job& each) { return each.asked == refused.id; });
     if (job == waiting_.end()) return;  // It was dropped meanwhile.
     retire(job->request);
-    failures.push_back(failure(job->request, Status(refused.code, refused.text), false));
+    const std::string who = "segment '" + peer_->name + "' through " + nic_;
+    failures.push_back({job->request, Status(refused.code, who + ": " + refused.text), false, true, true});
     waiting_.erase(job);
 }
 

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/incarnation.h"
 #include "base/status.h"
+#include "messages/peer_event.h"
 #include "messages/task_history.h"
 #include "messages/transfer_types.h"
 #include "metadata/segment_desc.h"
@@ -72,6 +73,17 @@ struct SubscribePeers {
     caf::actor subscriber;
 };
 
+/// Have the peer's transport answer; `answered` as in ControlExchange::ask, whose way this is. To the directory, which
+/// passes it on to the peer's monitor.
+struct AskPeer {
+    std::uint32_t peer = 0;
+    Incarnation whom;
+    std::string transport;
+    std::string question;
+    TimePoint deadline;
+    ControlExchange::Answered answered;
+};
+
 // --- ControlServer -> SegmentDirectory ---------------------------------------------------------------------------
 
 struct DescribeLocal {
@@ -80,10 +92,20 @@ struct DescribeLocal {
     std::function<void(std::shared_ptr<const std::string>, std::uint64_t)> reply;
 };
 
-// --- PeerMonitor <-> SegmentDirectory ----------------------------------------------------------------------------
+/// A peer's transport asks ours. `reply` comes on any thread.
+struct AnswerPeer {
+    Asker asker;
+    std::string transport;
+    std::string question;
+    std::function<void(Result<std::string>)> reply;
+};
 
-/// How a peer stands, as its monitor sees it.
-enum class PeerState { Unknown, Connecting, Up, Suspect, Down };
+/// The control connection over which somebody asked has ended.
+struct AskerLeft {
+    std::uint64_t connection = 0;
+};
+
+// --- PeerMonitor <-> SegmentDirectory ----------------------------------------------------------------------------
 
 /// Directory -> monitor: (re)connect now, whatever the back-off says.
 struct ConnectPeer {};
@@ -110,14 +132,6 @@ struct PeerDescribed {
 struct PeerTrouble {
     std::uint32_t index = 0;
     PeerState state = PeerState::Suspect;
-    Status cause;
-};
-
-/// Directory -> subscribers.
-struct PeerEvent {
-    std::string name;
-    SegmentID segment = kInvalidSegmentID;
-    PeerState state = PeerState::Unknown;
     Status cause;
 };
 
@@ -183,13 +197,15 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ProbePeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ExplainSegment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PublishLocal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubscribePeers)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AskPeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AnswerPeer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AskerLeft)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DescribeLocal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ConnectPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FetchDescriptor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PingPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerDescribed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerTrouble)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerEvent)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SuspectPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallTransport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::UninstallTransport)

@@ -118,6 +118,8 @@ struct WorkerJoined {
     caf::actor worker;
     NicInfo nic;
     std::uint32_t loop = 0;
+    /// Locations of local memory ("cpu:1") that other Nics are nearer to: it serves those only where no nearer one can.
+    std::vector<std::string> far_from;
 };
 
 /// Engine -> trackers: answer once no task that is not terminal has its local buffer in `range`. Submits that were

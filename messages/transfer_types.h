@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "transports/nic.h"
+#include "transports/opcode.h"
 
 namespace troupe {
 

@@ -38,8 +38,10 @@ class Lane::Receiver {
         if (response.kind == ResponseKind::Error) {
             const std::string text(reinterpret_cast<const char*>(lane_.message_.data()), response.length);
             const Code code = codeFromWire(response.value);
-            sweep_.failed.push_back(
-                {request, {code, lane_.describe(request) + ": " + text}, code == Code::ChecksumMismatch, true});
+            // Damage is about this request. What else is refused the tracker says of the whole task.
+            const bool damaged = code == Code::ChecksumMismatch;
+            const std::string who = damaged ? lane_.describe(request) : lane_.where();
+            sweep_.failed.push_back({request, {code, who + ": " + text}, damaged, true});
         } else if (response.crc && lane_.response_crc_ != response.value) {
             sweep_.failed.push_back(
                 {request,

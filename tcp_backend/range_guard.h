@@ -10,21 +10,21 @@ class RangeGuard {
   public:
     explicit RangeGuard(const RegistrationTable& table) : reader_(table.regions()) {}
 
-    /// Ok, or why not: InvalidArgument (wraps), AddressNotRegistered, AccessDenied (local only, or `write` and mapped
+    /// None, or why not: InvalidArgument (wraps), AddressNotRegistered, AccessDenied (local only, or `write` and mapped
     /// read-only).
-    Code check(const ByteRange& range, bool write) {
+    RangeFault check(const ByteRange& range, bool write) {
         const RegionMap& map = reader_.get();
         if (&map != map_) {
             map_ = &map;
             last_ = nullptr;
         }
-        if (last_ && (last_->writable || !write) && inside(range, *last_)) return Code::Ok;
+        if (last_ && (last_->writable || !write) && inside(range, *last_)) return {};
         const Region* region = map.find(range.addr);
         if (region && region->remote_accessible && (region->writable || !write) && inside(range, *region)) {
             last_ = region;
-            return Code::Ok;
+            return {};
         }
-        return map.covers(range, true, write).code();
+        return map.faultOf(range, true, write);
     }
 
   private:

@@ -23,24 +23,25 @@ class ServerConnection::Receiver {
         RequestHeader request;
         if (!decodeRequest(bytes, request)) return false;
         const ByteRange range{request.addr, request.length};
-        const Code code = my_.shared_.guard.check(range, request.op == Op::Write);
+        const RangeFault fault = my_.shared_.guard.check(range, request.op == Op::Write);
         if (request.op == Op::Read) {
-            if (code != Code::Ok) {
-                my_.refuse(request.id, range, code);
-            } else if (my_.isKnownUnreadable(range)) {
-                my_.refuse(request.id, range, Code::AccessDenied, true);
+            if (fault) {
+                my_.refuse(request.id, fault);
+            } else if (const auto bad = my_.knownUnreadable(range)) {
+                my_.refuse(request.id, {Code::AccessDenied, *bad, Denial::Untouchable});
             } else if (!my_.mayAskFor(range.length)) {
-                my_.refuse(request.id, range, Code::CapacityExceeded);
+                my_.refuse(request.id, {Code::CapacityExceeded, range.addr});
             } else {
-                my_.responses_.push() = {ResponseKind::ReadData, request.crc, false, false, 0, request.id, range};
+                my_.responses_.push() = {
+                    ResponseKind::ReadData, request.crc, false, Denial::LocalOnly, 0, request.id, range};
                 my_.bytes_asked_for_ += range.length;
                 *my_.bytes_of_peer_ += range.length;
             }
             return true;
         }
         // Checked once: whoever unregisters the range waits until `touches` denies it.
-        my_.incoming_ = {request.id, range, code, false, request.crc, request.crc32c, 0};
-        next.to = code == Code::Ok ? reinterpret_cast<std::byte*>(request.addr) : nullptr;
+        my_.incoming_ = {request.id, range, fault, request.crc, request.crc32c, 0};
+        next.to = fault ? nullptr : reinterpret_cast<std::byte*>(request.addr);
         next.length = request.length;
         if (next.length == 0) onPayload();
         return true;
@@ -52,17 +53,16 @@ class ServerConnection::Receiver {
 
     /// Its memory was protected after it was registered. That is no fault of the requests behind this one.
     bool onFault() {
-        my_.incoming_.refusal = Code::AccessDenied;
-        my_.incoming_.is_protected = true;
+        my_.incoming_.fault = {Code::AccessDenied, 0, Denial::Untouchable};
         return true;
     }
 
     void onPayload() {
         const Incoming& write = my_.incoming_;
-        if (write.refusal != Code::Ok)
-            my_.refuse(write.id, write.range, write.refusal, write.is_protected);
+        if (write.fault)
+            my_.refuse(write.id, write.fault);
         else if (write.crc && write.actual_crc != write.expected_crc)
-            my_.refuse(write.id, write.range, Code::ChecksumMismatch);
+            my_.refuse(write.id, {Code::ChecksumMismatch, write.range.addr});
         else
             my_.acknowledge(write.id);
     }
@@ -216,7 +216,7 @@ bool ServerConnection::serve() {
 
 bool ServerConnection::touches(const ByteRange& range) const {
     if (state_ != State::Serving) return false;
-    if (reader_.payload().length != 0 && incoming_.refusal == Code::Ok && incoming_.range.overlaps(range)) return true;
+    if (reader_.payload().length != 0 && !incoming_.fault && incoming_.range.overlaps(range)) return true;
     for (auto i = responses_.first(); i != responses_.end(); ++i)
         if (responses_[i].kind == ResponseKind::ReadData && responses_[i].range.overlaps(range)) return true;
     return false;
@@ -241,12 +241,10 @@ void ServerConnection::acknowledge(std::uint64_t id) {
             return;
         }
     }
-    responses_.push() = {ResponseKind::WriteAck, false, true, false, 1, id, {}};
+    responses_.push() = {ResponseKind::WriteAck, false, true, Denial::LocalOnly, 1, id, {}};
 }
 
-void ServerConnection::refuse(std::uint64_t id, const ByteRange& range, Code code, bool is_protected) {
-    responses_.push() = {ResponseKind::Error, false, true, is_protected, static_cast<std::uint32_t>(code), id, range};
-}
+void ServerConnection::refuse(std::uint64_t id, const RangeFault& fault) { responses_.push() = refusal(id, fault); }
 
 /// A send met memory that cannot be read. Makes errors of the answers that were to carry it. False when there is none,
 /// or when a part of one is sent: then only the end of the connection tells the peer, and it is known when it is asked
@@ -269,24 +267,28 @@ bool ServerConnection::refuseUnreadable() {
             return false;
         }
         forget(response);
-        response = {ResponseKind::Error, false,         true, true, static_cast<std::uint32_t>(Code::AccessDenied),
-                    response.id,         response.range};
+        response = refusal(response.id, {Code::AccessDenied, *bad, Denial::Untouchable});
         refused = true;
     }
     return refused;
 }
 
-bool ServerConnection::isKnownUnreadable(const ByteRange& range) {
-    if (shared_.unreadable.empty()) return false;
+std::optional<std::uint64_t> ServerConnection::knownUnreadable(const ByteRange& range) {
+    if (shared_.unreadable.empty()) return std::nullopt;
     std::erase_if(shared_.unreadable, [](std::uint64_t addr) { return !firstUnreadable({addr, 1}); });
-    return std::any_of(shared_.unreadable.begin(), shared_.unreadable.end(), [&](std::uint64_t addr) {
-        return ByteRange{addr, 1}.overlaps(range);
-    });
+    std::optional<std::uint64_t> first;
+    for (const std::uint64_t addr : shared_.unreadable)
+        if (ByteRange{addr, 1}.overlaps(range) && (!first || addr < *first)) first = addr;
+    return first;
 }
 
-std::size_t ServerConnection::textOf(const Response& response, char* out) {
-    return response.is_protected ? protectedText(response.range, out)
-                                 : refusalText(static_cast<Code>(response.value), response.range, out);
+ServerConnection::Response ServerConnection::refusal(std::uint64_t id, const RangeFault& fault) {
+    const auto code = static_cast<std::uint32_t>(fault.code);
+    return {ResponseKind::Error, false, true, fault.denial, code, id, {fault.addr, 0}};
+}
+
+RangeFault ServerConnection::faultOf(const Response& response) {
+    return {static_cast<Code>(response.value), response.range.addr, response.denial};
 }
 
 bool ServerConnection::flush() {
@@ -333,7 +335,7 @@ std::uint64_t ServerConnection::addResponse(Gather& gather, Response& response, 
     const std::byte* payload = reinterpret_cast<const std::byte*>(response.range.addr);
     if (response.kind == ResponseKind::Error) {
         std::byte* text = gather.scratch(kMaxMessageBytes);
-        length = textOf(response, reinterpret_cast<char*>(text));
+        length = refusalText(faultOf(response), reinterpret_cast<char*>(text));
         payload = text;
     }
     encodeResponse({response.kind, response.crc, response.value, response.id, length}, head);
@@ -355,7 +357,7 @@ std::uint64_t ServerConnection::frameBytes(const Response& response) const {
         case ResponseKind::ReadData: return kResponseBytes + response.range.length;
         case ResponseKind::Error: {
             char text[kMaxMessageBytes];
-            return kResponseBytes + textOf(response, text);
+            return kResponseBytes + refusalText(faultOf(response), text);
         }
         default: return kResponseBytes;
     }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/endpoint.h"
 #include "tcp_backend/frame_reader.h"
@@ -65,19 +66,18 @@ class ServerConnection : public Link {
     struct Response {
         ResponseKind kind = ResponseKind::WriteAck;
         bool crc = false;
-        bool has_value = false;     ///< ReadData: the checksum in `value` is computed.
-        bool is_protected = false;  ///< Error: of registered memory that may not be touched any more.
-        std::uint32_t value = 0;    ///< As in ResponseHeader.
+        bool has_value = false;             ///< ReadData: the checksum in `value` is computed.
+        Denial denial = Denial::LocalOnly;  ///< Error: as in RangeFault.
+        std::uint32_t value = 0;            ///< As in ResponseHeader.
         std::uint64_t id = 0;
-        ByteRange range;  ///< ReadData, Error: what was asked for.
+        ByteRange range;  ///< ReadData: what was asked for. Error: of which only the first address at fault.
     };
 
     /// The write whose payload is being received.
     struct Incoming {
         std::uint64_t id = 0;
         ByteRange range;
-        Code refusal = Code::Ok;    ///< Not Ok: the payload is dropped.
-        bool is_protected = false;  ///< Refused because the memory may not be touched any more.
+        RangeFault fault;  ///< If there is one, the payload is dropped.
         bool crc = false;
         std::uint32_t expected_crc = 0;
         std::uint32_t actual_crc = 0;
@@ -91,10 +91,11 @@ class ServerConnection : public Link {
     void acknowledge(std::uint64_t id);
     bool mayAskFor(std::uint64_t length) const;
     void forget(const Response& response);
-    void refuse(std::uint64_t id, const ByteRange& range, Code code, bool is_protected = false);
+    void refuse(std::uint64_t id, const RangeFault& fault);
     bool refuseUnreadable();
-    bool isKnownUnreadable(const ByteRange& range);
-    static std::size_t textOf(const Response& response, char* out);
+    std::optional<std::uint64_t> knownUnreadable(const ByteRange& range);
+    static Response refusal(std::uint64_t id, const RangeFault& fault);
+    static RangeFault faultOf(const Response& response);
 
     /// As many READ headers as one buffer holds. The queue has room for a power of two of 32-byte entries, and one
     /// payload under way may add its answer to a full one: 512 KiB at worst.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <cstring>
+#include <string>
 
 namespace troupe::tcp {
 
@@ -178,31 +178,22 @@ Code codeFromWire(std::uint32_t number) {
 
 namespace {
 
-std::size_t writeText(const ByteRange& range, const char* why, char* out) {
-    const int length = std::snprintf(out, kMaxMessageBytes, "%s %s", range.toString().c_str(), why);
-    return std::min(static_cast<std::size_t>(std::max(length, 0)), kMaxMessageBytes - 1);
+std::string refusalOf(const RangeFault& fault) {
+    switch (fault.code) {
+        case Code::ChecksumMismatch: return "it arrived damaged: the CRC32C of its bytes differs";
+        case Code::CapacityExceeded:
+            return "it and the READs before it are more than one peer may have asked for (peer.tcp_bytes)";
+        default: return fault.toString();
+    }
 }
 
 }  // namespace
 
-std::size_t refusalText(Code code, const ByteRange& range, char* out) {
-    const char* why = "cannot be served";
-    switch (code) {
-        case Code::InvalidArgument: why = "passes the end of the address space"; break;
-        case Code::AddressNotRegistered: why = "is not wholly registered at the target"; break;
-        case Code::AccessDenied: why = "is not remotely accessible"; break;
-        case Code::CapacityExceeded:
-            why = "and the READs before it are more than one peer may have asked for (peer.tcp_bytes)";
-            break;
-        case Code::ChecksumMismatch: why = "arrived damaged: the CRC32C of its bytes differs"; break;
-        default: break;
-    }
-    return writeText(range, why, out);
-}
-
-std::size_t protectedText(const ByteRange& range, char* out) {
-    return writeText(range, "is registered, but its owner may not touch all of it: protected, or its file cut short",
-                     out);
+std::size_t refusalText(const RangeFault& fault, char* out) {
+    const std::string text = refusalOf(fault);
+    const std::size_t length = std::min(text.size(), kMaxMessageBytes - 1);
+    std::copy_n(text.data(), length, out);
+    return length;
 }
 
 }  // namespace troupe::tcp

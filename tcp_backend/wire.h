@@ -5,9 +5,9 @@
 #include <optional>
 #include <string_view>
 
-#include "base/byte_range.h"
 #include "base/incarnation.h"
 #include "base/status.h"
+#include "transports/range_fault.h"
 
 /// The protocol of a data connection. All numbers are little-endian; every frame has a fixed length or says its own.
 /// Decoders are pure functions over exactly the given number of bytes and take anything an attacker can send.
@@ -114,8 +114,6 @@ Code codeFromWire(std::uint32_t number);
 
 /// The text for a refused request, written to `out` (kMaxMessageBytes); returns its length. The same for the same
 /// arguments, so that it can be made again when a send stopped in the middle of it.
-std::size_t refusalText(Code code, const ByteRange& range, char* out);
-/// The same for a range that is registered, but that its owner may not touch any more (AccessDenied).
-std::size_t protectedText(const ByteRange& range, char* out);
+std::size_t refusalText(const RangeFault& fault, char* out);
 
 }  // namespace troupe::tcp

@@ -35,6 +35,19 @@ std::string gigabytes(double bytes_per_second) {
 
 }  // namespace
 
+std::vector<std::string> locationsFarFrom(const PriorityMatrix& matrix, const std::string& device) {
+    const auto has = [&](const std::vector<std::string>& names) {
+        return std::find(names.begin(), names.end(), device) != names.end();
+    };
+    std::vector<std::string> far;
+    bool known = false;
+    for (const auto& [location, lists] : matrix) {
+        known = known || has(lists.first) || has(lists.second);
+        if (!lists.first.empty() && !has(lists.first)) far.push_back(location);
+    }
+    return known ? far : std::vector<std::string>();
+}
+
 std::optional<Selection> selectDevice(const PriorityMatrix& matrix, const std::string& location, std::string_view hint,
                                       const std::vector<std::string>& exclude,
                                       const std::map<std::string, double>& service) {

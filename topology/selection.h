@@ -27,4 +27,8 @@ std::optional<Selection> selectDevice(const PriorityMatrix& matrix, const std::s
                                       std::string_view hint = {}, const std::vector<std::string>& exclude = {},
                                       const std::map<std::string, double>& service = {});
 
+/// Locations of the matrix for which other devices are preferred; none for a device that the matrix does not name at
+/// all, of which nothing is known.
+std::vector<std::string> locationsFarFrom(const PriorityMatrix& matrix, const std::string& device);
+
 }  // namespace troupe

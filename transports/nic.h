@@ -12,13 +12,9 @@
 #include "base/incarnation.h"
 #include "base/status.h"
 #include "metadata/segment_desc.h"
+#include "transports/opcode.h"
 
 namespace troupe {
-
-enum class Opcode : std::uint8_t {
-    Read = 0,   ///< Remote memory to local memory.
-    Write = 1,  ///< Local memory to remote memory.
-};
 
 /// A process that serves a segment, at one incarnation. Immutable; shared by everyone who talks to it.
 struct Peer {
@@ -117,6 +113,7 @@ class Nic {
     /// final for this peer (it serves no such transport, its address does not parse).
     virtual Result<PathId> openPath(std::shared_ptr<const Peer> peer) = 0;
     /// The peer's descriptor has a newer version of the same incarnation: other regions, other keys.
+    // By value: who overrides it keeps it. NOLINTNEXTLINE(performance-unnecessary-value-param)
     virtual void updatePeer(PathId /*path*/, std::shared_ptr<const Peer> /*peer*/) {}
     /// Ends everything posted on the path: each outstanding request appears in a later poll as failed with `cause`
     /// (not retryable), quiesced wherever that can be. The path id is dead afterwards.

@@ -20,23 +20,22 @@ const Region* RegionMap::find(std::uint64_t addr) const {
     return addr < region.range.end() ? &region : nullptr;
 }
 
-Status RegionMap::covers(ByteRange range, bool remote, bool write) const {
-    if (range.wraps()) return {Code::InvalidArgument, range.toString() + " passes the end of the address space"};
+RangeFault RegionMap::faultOf(ByteRange range, bool remote, bool write) const {
+    if (range.wraps()) return {Code::InvalidArgument, range.addr};
     std::uint64_t addr = range.addr;
     while (addr != range.end()) {
         const Region* region = find(addr);
-        if (!region)
-            return {Code::AddressNotRegistered,
-                    range.toString() + " is not registered; the first byte that is not is at " + hexAddress(addr)};
-        if (remote && !region->remote_accessible)
-            return {Code::AccessDenied,
-                    range.toString() + " lies in " + region->range.toString() + ", which is not remotely accessible"};
-        if (write && !region->writable)
-            return {Code::AccessDenied,
-                    range.toString() + " lies in " + region->range.toString() + ", which is mapped read-only"};
+        if (!region) return {Code::AddressNotRegistered, addr};
+        if (remote && !region->remote_accessible) return {Code::AccessDenied, addr, Denial::LocalOnly};
+        if (write && !region->writable) return {Code::AccessDenied, addr, Denial::ReadOnly};
         addr = std::min(region->range.end(), range.end());
     }
     return {};
+}
+
+Status RegionMap::covers(ByteRange range, bool remote, bool write) const {
+    const RangeFault fault = faultOf(range, remote, write);
+    return fault ? Status(fault.code, range.toString() + ": " + fault.toString()) : Status();
 }
 
 std::vector<Region> RegionMap::all() const {

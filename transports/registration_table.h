@@ -8,6 +8,7 @@
 
 #include "base/snapshot.h"
 #include "base/status.h"
+#include "transports/range_fault.h"
 #include "transports/region.h"
 
 namespace troupe {
@@ -21,10 +22,12 @@ class RegionMap {
     /// The registered region that contains `addr`, or null.
     const Region* find(std::uint64_t addr) const;
 
-    /// Ok when every byte of `range` lies in registered regions, touching ones counted as one.
+    /// None when every byte of `range` lies in registered regions, touching ones counted as one.
     /// InvalidArgument: the range wraps. AddressNotRegistered: a byte is in no region. AccessDenied: `remote` and a
-    /// region on the way is not remotely accessible, or `write` and it is mapped read-only. The messages name the range
-    /// and the first bad address. A zero-length range is always covered.
+    /// region on the way is not remotely accessible, or `write` and it is mapped read-only. A zero-length range has no
+    /// fault.
+    RangeFault faultOf(ByteRange range, bool remote, bool write = false) const;
+    /// The same as a Status, whose message names the range and the first bad address.
     Status covers(ByteRange range, bool remote, bool write = false) const;
 
     std::size_t size() const { return size_; }

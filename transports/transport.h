@@ -12,6 +12,8 @@
 #include "base/status.h"
 #include "metadata/segment_desc.h"
 #include "security/cluster_auth.h"
+#include "transports/control_exchange.h"
+#include "transports/memory_exporter.h"
 #include "transports/nic.h"
 #include "transports/registration_table.h"
 
@@ -26,6 +28,9 @@ struct TransportContext {
     unsigned data_loops = 1;  ///< How many loops will each own a share of the Nics.
     Logger log;
     std::shared_ptr<const ClusterAuth> auth = nullptr;  ///< What connections have to prove; null: nothing.
+    ControlExchange* exchange = nullptr;                ///< Null: there is none. Outlives the transport.
+    /// Gives descriptors for memory that only a device has; null: nobody does.
+    std::shared_ptr<MemoryExporter> device_memory = nullptr;
 };
 
 /// A look at a peer that is under way. Destroying it ends it: its callback is not called any more. Lives on the loop
@@ -64,7 +69,15 @@ class Transport {
     /// Ok when `peer` can be reached; otherwise why not, for explain().
     virtual Status reaches(const SegmentDesc& peer) const = 0;
 
-    /// The same for transports that have to try before they know. Never blocks; calls `done` once, on the reactor's
+    /// A question that the same transport of another engine asked through its ControlExchange. Never blocks; calls
+    /// `reply` once, on any thread, with at most kMaxExchangeBytes.
+    virtual void answer(const Asker&, std::string /*question*/, std::function<void(Result<std::string>)> reply) {
+        reply(Status(Code::Unsupported, name() + " answers no questions"));
+    }
+    /// The connection over which somebody asked has ended.
+    virtual void askerLeft(std::uint64_t /*connection*/) {}
+
+    /// `reaches` for transports that have to try before they know. Never blocks; calls `done` once, on the reactor's
     /// turn, within a bound, and possibly before it returns. `done` may destroy the probe. Null: `done` was called.
     virtual std::unique_ptr<TransportProbe> probe(Reactor&, const SegmentDesc& peer,
                                                   std::function<void(Status)> done) const {

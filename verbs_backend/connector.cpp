@@ -9,12 +9,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 namespace troupe::verbs {
 
 namespace {
 
 constexpr int kBacklog = 512;
+
+/// Ids of rdma_cm are addresses, which are less.
+constexpr std::uint64_t kFirstExchanged = std::uint64_t{1} << 63;
 
 /// Destroying an id sends a message to its peer. On a port that is down, or that came up and has no route yet, that
 /// message fails, and with Soft-RoCE (kernel 6.1) the port never sends a connection message again.
@@ -30,10 +34,26 @@ int pollTimeout(TimePoint deadline) {
 }  // namespace
 
 Connector::Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log,
-                     std::shared_ptr<const ClusterAuth> auth)
-    : api_(std::move(api)), config_(config), incarnation_(incarnation), log_(std::move(log)), auth_(std::move(auth)) {}
+                     ControlExchange* exchange, std::shared_ptr<const ClusterAuth> auth)
+    : api_(std::move(api)),
+      config_(config),
+      incarnation_(incarnation),
+      log_(std::move(log)),
+      auth_(std::move(auth)),
+      exchange_(exchange),
+      inlet_(std::make_shared<Inlet>()),
+      next_exchanged_(kFirstExchanged) {
+    inlet_->to = this;
+    std::uint32_t seed = 0;
+    std::memcpy(&seed, incarnation_.bytes.data(), sizeof seed);
+    random_.seed(seed);
+}
 
 Connector::~Connector() {
+    {
+        const std::lock_guard lock(inlet_->mutex);
+        inlet_->to = nullptr;
+    }
     if (thread_.joinable()) {
         command([this] { ending_ = true; });
         thread_.join();
@@ -49,22 +69,32 @@ Result<std::uint16_t> Connector::start(const std::vector<std::shared_ptr<Device>
     for (const auto& device : devices) own_.push_back({device, nullptr, false, {}});
     wake_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!wake_) return errnoStatus(Code::ResourceExhausted, "eventfd", errno);
+    const bool wants_cm = std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device->by_cm; });
+    Status listening;
+    if (wants_cm) listening = listen(devices);
+    if (!listening && !canExchange()) return listening;
+    if (!listening) log_->warn("rdma: pairs are made without rdma_cm: {}", listening.message());
+    thread_ = std::thread([this] { run(); });
+    // Linux cuts names at 15 bytes.
+    ::pthread_setname_np(thread_.native_handle(), "troupe.rdma");
+    return port_;
+}
+
+Status Connector::listen(const std::vector<std::shared_ptr<Device>>& devices) {
     channel_ = api_->cmOpen();
     if (channel_ == 0)
         return errnoStatus(Code::TransportMissing, "no channel of rdma_cm; is the module rdma_ucm loaded", errno);
     listener_ = api_->cmCreate(channel_);
     if (listener_ == 0) return errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno);
     // On all devices, so that one port number serves them all; requests by a device that is not ours are refused.
-    const bool v6 = std::any_of(devices.begin(), devices.end(),
-                                [](const auto& device) { return device->address.family() == AF_INET6; });
+    const bool v6 = std::any_of(devices.begin(), devices.end(), [](const auto& device) {
+        return device->by_cm && device->address.family() == AF_INET6;
+    });
     const auto any = SocketAddress::fromNumeric(v6 ? "::" : "0.0.0.0", 0);
     if (!any) return any.status();
     if (const int error = api_->cmListen(listener_, *any, kBacklog, port_); error != 0)
         return errnoStatus(Code::ResourceExhausted, "rdma_listen", error);
-    thread_ = std::thread([this] { run(); });
-    // Linux cuts names at 15 bytes.
-    ::pthread_setname_np(thread_.native_handle(), "troupe.rdma");
-    return port_;
+    return {};
 }
 
 // --- from other threads ----------------------------------------------------------------------------------------------
@@ -122,7 +152,8 @@ void Connector::destroy(std::uint32_t number) {
 void Connector::run() {
     std::vector<pollfd> watched;
     watched.push_back({wake_.get(), POLLIN, 0});
-    watched.push_back({api_->cmDescriptor(channel_), POLLIN, 0});
+    // poll passes over descriptors that are none.
+    watched.push_back({channel_ != 0 ? api_->cmDescriptor(channel_) : -1, POLLIN, 0});
     for (const Own& own : own_) watched.push_back({own.device->context()->async_fd, POLLIN, 0});
     while (!ending_) {
         if (::poll(watched.data(), watched.size(), pollTimeout(nextDeadline())) < 0 && errno != EINTR) {
@@ -132,7 +163,7 @@ void Connector::run() {
         }
         runCommands();
         CmEvent event;
-        while (!ending_ && api_->cmNextEvent(channel_, event)) handleCm(event);
+        while (!ending_ && channel_ != 0 && api_->cmNextEvent(channel_, event)) handleCm(event);
         for (std::size_t i = 0; i < own_.size(); ++i)
             if (watched[i + 2].revents != 0) handleAsync(i);
         runDeadlines(Clock::now());
@@ -159,7 +190,7 @@ void Connector::handleCm(CmEvent& event) {
             case CmEvent::Kind::ConnectResponse: return onResponse(*pair, event);
             case CmEvent::Kind::Rejected: return onRejected(*pair, event);
             case CmEvent::Kind::Disconnected:
-                return breakNow(*pair, {Code::ConnectionLost, "the peer ended the connection"});
+                return breakNow(*pair, {Code::ConnectionLost, "the peer ended the connection"}, true);
             case CmEvent::Kind::Failed:
                 if (pair->step == Step::Up) return breakNow(*pair, {Code::ConnectionLost, "rdma_cm: " + event.name});
                 if (pair->step == Step::Broken) return;
@@ -182,7 +213,8 @@ void Connector::handleAsync(std::size_t index) {
             std::vector<std::uint32_t> concerned;
             for (const auto& [number, pair] : pairs_) {
                 const Device& device = *via(pair).device;
-                if (device.context() == own.device->context() && (port == 0 || device.port == port))
+                if (takesDevice(pair) && device.context() == own.device->context() &&
+                    (port == 0 || device.port == port))
                     concerned.push_back(number);
             }
             for (const std::uint32_t number : concerned) {

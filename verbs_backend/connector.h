@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,7 +17,10 @@
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "security/refusal_log.h"
+#include "transports/control_exchange.h"
 #include "verbs_backend/device.h"
+#include "verbs_backend/exchange_messages.h"
+#include "verbs_backend/gid_route.h"
 #include "verbs_backend/handshake.h"
 #include "verbs_backend/mailbox.h"
 #include "verbs_backend/sealed_handshake.h"
@@ -28,6 +32,10 @@ namespace troupe::verbs {
 /// system calls (milliseconds on some hardware) that no data loop should wait for. It also is the end that answers
 /// connection requests, and hears of ports and pairs that break (asynchronous events).
 ///
+/// The two ends of a pair find each other by rdma_cm, or where a port has no IP address by an exchange over the control
+/// connection. The greeting, what becomes of a lane's earlier attempts, and the transitions are the same; only where
+/// the attributes of the other end come from differs (Link).
+///
 /// A pair has one direction: the initiator posts on it, the target only lets it touch its memory. Engines that use each
 /// other have a pair for each direction, so there is no simultaneous open to be decided.
 ///
@@ -36,9 +44,10 @@ class Connector {
   public:
     /// A way to reach the peer: one of its devices, through one of ours.
     struct Candidate {
-        SocketAddress address;  ///< With the port.
-        std::string device;     ///< Its name in the descriptor.
-        std::size_t own = 0;    ///< Index of the own device, in the order given to start().
+        SocketAddress address;     ///< With the port.
+        std::string device;        ///< Its name in the descriptor. Of a fence by exchange: none.
+        std::size_t own = 0;       ///< Index of the own device, in the order given to start().
+        bool by_exchange = false;  ///< Not by rdma_cm; `address` is for people then.
     };
     /// What a Nic wants.
     struct Order {
@@ -46,15 +55,17 @@ class Connector {
         Greeting greeting;                  ///< `attempt` is the pair's number, unless it is a fence.
         std::vector<Candidate> candidates;  ///< Tried in this order, > 0 of them.
         std::string peer;                   ///< For messages: "segment 'b'".
+        std::uint32_t peer_index = 0;       ///< Peer::index.
     };
 
-    /// `config` and what `incarnation` means as in TransportContext; the reference outlives this.
+    /// `config`, `exchange` and what `incarnation` means as in TransportContext; what is referred to outlives this.
     Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log,
-              std::shared_ptr<const ClusterAuth> auth = nullptr);
+              ControlExchange* exchange = nullptr, std::shared_ptr<const ClusterAuth> auth = nullptr);
     /// Ends every pair. No Nic may still hold one.
     ~Connector();
 
-    /// Listens on every device at an address of the family of the first one, and starts the thread. Returns the port.
+    /// Listens on every device at an address of the family of the first one, and starts the thread. Returns the port; 0
+    /// when there is no rdma_cm, or no device for it, and pairs are made by exchange.
     Result<std::uint16_t> start(const std::vector<std::shared_ptr<Device>>& devices);
 
     /// Where events of the pairs of a device go; null: nowhere, and all of its pairs are destroyed when this returns.
@@ -62,12 +73,20 @@ class Connector {
 
     /// Begins to make a pair; Up or Failed follows. Returns its number, never used again and growing. With
     /// `greeting.fence` no pair is made: the target is told to end the lane's connections up to `greeting.attempt`, of
-    /// which the own end must be quiesced; Fenced follows.
+    /// which the own end must be quiesced; Fenced follows. It may be told by exchange whatever made those.
     std::uint32_t connect(Order order);
     /// Puts a pair into the error state, so that everything posted on it is flushed. Broken follows unless it was sent.
     void breakPair(std::uint32_t pair, const Status& cause);
     /// Ends a pair in whatever state. Destroyed follows.
     void destroy(std::uint32_t pair);
+
+    /// Answers an Offer, and what to do when the connection of who made one has ended. Any thread.
+    void answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply);
+    void askerLeft(std::uint64_t connection);
+    bool usesCm() const { return port_ != 0; }
+    bool canExchange() const { return exchange_ != nullptr && config_.rdma_connect != "cm"; }
+    /// Whether peers can be asked for a fence without any device.
+    bool canAsk() const { return exchange_ != nullptr; }
 
     /// Pairs that peers have to this engine.
     std::size_t served() const { return served_count_.load(std::memory_order_relaxed); }
@@ -83,8 +102,12 @@ class Connector {
         std::size_t candidate = 0;
         CmId id = 0;
         ibv_qp* qp = nullptr;
-        ibv_qp_init_attr made{};        ///< What the QP can hold.
-        TimePoint deadline = kForever;  ///< Of the candidate.
+        ibv_qp_init_attr made{};          ///< What the QP can hold.
+        TimePoint deadline = kForever;    ///< Of the candidate.
+        std::uint64_t asked = 0;          ///< By exchange: number of the last question; 0: none was sent.
+        std::uint32_t offered_qp = 0;     ///< By exchange: the queue pair that it was about.
+        std::vector<ibv_gid_entry> gids;  ///< By exchange: those of the own port that may still serve.
+        std::uint32_t psn = 0;            ///< By exchange: number of the first packet.
         Status first_failure;
     };
     /// A pair of which this is the target.
@@ -93,7 +116,24 @@ class Connector {
         ibv_qp* qp = nullptr;
         std::size_t device = 0;
         Greeting greeting;
-        std::uint64_t order = 0;  ///< Grows with each one accepted.
+        std::uint64_t order = 0;       ///< Grows with each one accepted, or seen in use.
+        std::uint32_t psn = 0;         ///< Packet that was due next when it was last looked at.
+        std::uint64_t connection = 0;  ///< By exchange: Asker::connection. Its key is none of rdma_cm's ids then.
+        std::uint32_t peer_qp = 0;     ///< By exchange.
+    };
+    /// Where the attributes of a pair's transitions come from.
+    struct Link {
+        // NOLINTNEXTLINE(google-explicit-constructor): each of them is a link.
+        Link(CmId cm) : id(cm) {}
+        // NOLINTNEXTLINE(google-explicit-constructor)
+        Link(const ExchangedRoute& exchanged) : route(&exchanged) {}
+        CmId id = 0;
+        const ExchangedRoute* route = nullptr;
+    };
+    /// Lets answers in that may come when this is gone.
+    struct Inlet {
+        std::mutex mutex;
+        Connector* to = nullptr;
     };
     struct Own {
         std::shared_ptr<Device> device;
@@ -102,6 +142,7 @@ class Connector {
         TimePoint quiet_until{};  ///< No connection message may be sent before; kForever while the port is down.
     };
 
+    Status listen(const std::vector<std::shared_ptr<Device>>& devices);
     void run();
     void runCommands();
     void command(std::function<void()> work);
@@ -116,13 +157,17 @@ class Connector {
     void dropConnection(Pair& pair);
     Own& via(const Pair& pair) { return own_[pair.order.candidates[pair.candidate].own]; }
     const Own& via(const Pair& pair) const { return own_[pair.order.candidates[pair.candidate].own]; }
+    /// False: it is asked over the control connection alone.
+    static bool takesDevice(const Pair& pair) {
+        return !(pair.order.greeting.fence && pair.order.candidates[pair.candidate].by_exchange);
+    }
     void onResolved(Pair& pair);
     void onRoute(Pair& pair);
     Result<Answer> readAnswer(const Pair& pair, const CmEvent& event) const;
     void onResponse(Pair& pair, const CmEvent& event);
     void onRejected(Pair& pair, const CmEvent& event);
     void onFenced(Pair& pair);
-    void breakNow(Pair& pair, const Status& cause);
+    void breakNow(Pair& pair, const Status& cause, bool by_peer = false);
     void destroyNow(std::uint32_t number);
     std::string describe(const Pair& pair) const;
     Pair* findPair(CmId id);
@@ -132,19 +177,37 @@ class Connector {
     bool isActive(const Own& own) const;
     bool maySpeak(Own& own);
 
+    // connector_exchange.cpp
+    void offer(Pair& pair);
+    void offerFence(Pair& pair);
+    void ask(Pair& pair, const Offer& offer);
+    void onFenceReply(Pair& pair, const Result<std::string>& said);
+    void onReply(std::uint32_t number, std::uint64_t asked, const Result<std::string>& said);
+    Status checkReply(const Pair& pair, const OfferReply& reply) const;
+    void withdraw(Pair& pair);
+    OfferReply onOffer(const Asker& asker, const std::string& question);
+    OfferReply serve(const Asker& asker, const Offer& offer);
+    OfferReply refusal(Code code, const std::string& why) const;
+
     // connector_target.cpp
+    Status admit(const Greeting& greeting);
     void onRequest(const CmEvent& event);
     Status serve(const CmEvent& event, const Greeting& greeting, std::size_t device);
-    Status admit(const Greeting& greeting);
     void reject(const CmEvent& event, Code code, const std::string& why);
     void endPredecessors(const Greeting& greeting, const char* why);
     void endServed(CmId id, const char* why);
+
+    // connector_room.cpp
     void makeRoom();
+    std::uint32_t nextPsn(ibv_qp* qp) const;
 
     // connector_queue_pair.cpp
     ibv_qp* createQp(const Device& device, bool initiator, ibv_qp_init_attr& attributes) const;
-    Status modify(CmId id, ibv_qp* qp, ibv_qp_state state, const Device& device, bool initiator, std::uint32_t mtu_cap,
-                  std::uint32_t* mtu_used = nullptr) const;
+    Status prepare(Pair& pair, const Link& link);
+    void up(Pair& pair, const std::string& device, const std::string& way);
+    int attributesOf(const Link& link, const Device& device, bool initiator, ibv_qp_attr& attributes, int& mask) const;
+    Status modify(const Link& link, ibv_qp* qp, ibv_qp_state state, const Device& device, bool initiator,
+                  std::uint32_t mtu_cap, std::uint32_t* mtu_used = nullptr) const;
     static Status toError(const Device& device, ibv_qp* qp);
 
     const std::shared_ptr<VerbsApi> api_;
@@ -154,6 +217,8 @@ class Connector {
     const std::shared_ptr<const ClusterAuth> auth_;
     SeenGreetings seen_;
     RefusalLog refusals_;
+    ControlExchange* const exchange_;
+    const std::shared_ptr<Inlet> inlet_;
 
     std::vector<Own> own_;
     CmChannel channel_ = 0;
@@ -168,6 +233,9 @@ class Connector {
     };
     std::vector<Retired> retired_;  ///< Ids that are of no use any more, to be destroyed when it may be said aloud.
     std::uint64_t served_order_ = 0;
+    std::uint64_t questions_ = 0;
+    std::uint64_t next_exchanged_;  ///< Key of the next pair that is served without rdma_cm.
+    std::minstd_rand random_;       ///< Of packet numbers, which are no secret.
     std::atomic<std::size_t> served_count_{0};
     std::atomic<std::uint32_t> next_pair_{1};
 

@@ -17,7 +17,9 @@ constexpr int kResolveMs = 2000;
 
 std::string Connector::describe(const Pair& pair) const {
     const Candidate& candidate = pair.order.candidates[pair.candidate];
-    return pair.order.peer + " device " + candidate.device + " at " + candidate.address.toString() + " through " +
+    if (!takesDevice(pair)) return pair.order.peer + " over the control connection";
+    return pair.order.peer + " device " + candidate.device +
+           (candidate.by_exchange ? "" : " at " + candidate.address.toString()) + " through " +
            via(pair).device->describe();
 }
 
@@ -29,8 +31,14 @@ void Connector::tryCandidate(Pair& pair) {
     pair.step = Step::Resolving;
     pair.order.greeting.candidate = static_cast<std::uint16_t>(std::min<std::size_t>(pair.candidate, UINT16_MAX));
     pair.deadline = Clock::now() + share;
+    if (!takesDevice(pair)) return offerFence(pair);
     if (own.port_down || !isActive(own))
         return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
+    if (candidate.by_exchange) {
+        pair.gids = own.device->gids;
+        if (pair.gids.size() > kMaxOfferedGids) pair.gids.resize(kMaxOfferedGids);
+        return offer(pair);
+    }
     pair.id = api_->cmCreate(channel_);
     if (pair.id == 0) return giveUpCandidate(pair, errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno));
     pair_of_id_[pair.id] = pair.number;
@@ -67,6 +75,7 @@ void Connector::dropConnection(Pair& pair) {
                         errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error).message());
         pair.qp = nullptr;
     }
+    withdraw(pair);
     if (pair.id != 0) {
         pair_of_id_.erase(pair.id);
         retire(pair.id, pair.order.candidates[pair.candidate].own);
@@ -89,16 +98,7 @@ void Connector::onResolved(Pair& pair) {
 void Connector::onRoute(Pair& pair) {
     if (pair.step != Step::Routing) return;
     const Device& device = *via(pair).device;
-    pair.qp = createQp(device, true, pair.made);
-    if (pair.qp == nullptr)
-        return giveUpCandidate(
-            pair, errnoStatus(Code::ResourceExhausted,
-                              "create a queue pair (the device takes " + std::to_string(device.attributes.max_qp) + ")",
-                              errno));
-    // A fence needs no more of its pair than a number that nobody else has.
-    if (!pair.order.greeting.fence)
-        if (const Status status = modify(pair.id, pair.qp, IBV_QPS_INIT, device, true, 4096); !status)
-            return giveUpCandidate(pair, status);
+    if (const Status status = prepare(pair, pair.id); !status) return giveUpCandidate(pair, status);
     const auto greeting = sealGreeting(pair.order.greeting, auth_);
     if (!greeting) return giveUpCandidate(pair, greeting.status(), false);
     CmParameters parameters;
@@ -139,18 +139,23 @@ void Connector::onResponse(Pair& pair, const CmEvent& event) {
         if (error != 0) status = errnoStatus(Code::ConnectionLost, "establish", error);
     }
     if (!status) return giveUpCandidate(pair, status);
+    up(pair, answer->device,
+       "path MTU " + std::to_string(mtu) + ", " + std::to_string(event.initiator_depth) + " READs at once");
+}
+
+/// The pair is made; `way`: what it goes by, for the log.
+void Connector::up(Pair& pair, const std::string& device, const std::string& way) {
     pair.step = Step::Up;
     pair.deadline = kForever;
-    log_->info("rdma: up: {}, path MTU {}, {} READs at once, {} work requests", describe(pair), mtu,
-               event.initiator_depth, pair.made.cap.max_send_wr);
-    PairEvent up;
-    up.kind = PairEvent::Kind::Up;
-    up.qp = pair.qp;
-    up.depth = pair.made.cap.max_send_wr;
-    up.segments = pair.made.cap.max_send_sge;
-    up.inlined = pair.made.cap.max_inline_data;
-    up.device = answer->device;
-    tell(pair, std::move(up));
+    log_->info("rdma: up: {}, {}, {} work requests", describe(pair), way, pair.made.cap.max_send_wr);
+    PairEvent event;
+    event.kind = PairEvent::Kind::Up;
+    event.qp = pair.qp;
+    event.depth = pair.made.cap.max_send_wr;
+    event.segments = pair.made.cap.max_send_sge;
+    event.inlined = pair.made.cap.max_inline_data;
+    event.device = device;
+    tell(pair, std::move(event));
 }
 
 void Connector::onRejected(Pair& pair, const CmEvent& event) {
@@ -182,7 +187,7 @@ void Connector::onFenced(Pair& pair) {
     pairs_.erase(pair.number);
 }
 
-void Connector::breakNow(Pair& pair, const Status& cause) {
+void Connector::breakNow(Pair& pair, const Status& cause, bool by_peer) {
     // Before it is up there is nothing posted; its candidate fails by itself or by its deadline.
     if (pair.step != Step::Up) return;
     pair.step = Step::Broken;
@@ -191,10 +196,11 @@ void Connector::breakNow(Pair& pair, const Status& cause) {
     // flushed ends when the pair is destroyed.
     PairEvent event;
     event.kind = PairEvent::Kind::Broken;
+    event.by_peer = by_peer;
     event.status = cause.withContext(describe(pair));
     tell(pair, std::move(event));
     if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
-    if (maySpeak(via(pair))) static_cast<void>(api_->cmDisconnect(pair.id));
+    if (pair.id != 0 && maySpeak(via(pair))) static_cast<void>(api_->cmDisconnect(pair.id));
 }
 
 void Connector::destroyNow(std::uint32_t number) {

@@ -12,6 +12,11 @@ namespace {
 /// A request's local side may lie in several registrations; more pieces than this become several work requests.
 constexpr std::uint32_t kSegments = 4;
 
+/// 0.64 ms, as rdma_cm has it; nothing that needs a receive is ever sent.
+constexpr std::uint8_t kMinRnrTimer = 12;
+/// As the kernel sends IP.
+constexpr std::uint8_t kHopLimit = 64;
+
 std::string stateName(ibv_qp_state state) {
     switch (state) {
         case IBV_QPS_INIT: return "INIT";
@@ -53,23 +58,71 @@ ibv_qp* Connector::createQp(const Device& device, bool initiator, ibv_qp_init_at
     return qp;
 }
 
-Status Connector::modify(CmId id, ibv_qp* qp, ibv_qp_state state, const Device& device, bool initiator,
+/// The initiator's queue pair, in the state INIT. A fence needs no more of it than a number that nobody else has.
+Status Connector::prepare(Pair& pair, const Link& link) {
+    const Device& device = *via(pair).device;
+    pair.qp = createQp(device, true, pair.made);
+    if (pair.qp == nullptr)
+        return errnoStatus(Code::ResourceExhausted,
+                           "create a queue pair (the device takes " + std::to_string(device.attributes.max_qp) + ")",
+                           errno);
+    return pair.order.greeting.fence ? Status() : modify(link, pair.qp, IBV_QPS_INIT, device, true, 4096);
+}
+
+/// What a transition to `attributes.qp_state` needs of the other end; errno by result.
+int Connector::attributesOf(const Link& link, const Device& device, bool initiator, ibv_qp_attr& attributes,
+                            int& mask) const {
+    if (link.route == nullptr) return api_->cmQpAttributes(link.id, attributes, mask);
+    const ExchangedRoute& route = *link.route;
+    mask = IBV_QP_STATE;
+    if (attributes.qp_state == IBV_QPS_INIT) {
+        attributes.port_num = device.port;
+        mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    } else if (attributes.qp_state == IBV_QPS_RTR) {
+        attributes.path_mtu = IBV_MTU_4096;
+        attributes.dest_qp_num = route.peer_qp;
+        attributes.rq_psn = route.peer_psn;
+        attributes.max_dest_rd_atomic = initiator ? 0 : route.reads;
+        attributes.min_rnr_timer = kMinRnrTimer;
+        ibv_ah_attr& way = attributes.ah_attr;
+        way.port_num = device.port;
+        way.dlid = route.peer_lid;
+        way.is_global =
+            device.isInfiniBand() && route.own.gid.global.subnet_prefix == route.peer.global.subnet_prefix ? 0 : 1;
+        way.grh.dgid = route.peer;
+        way.grh.sgid_index = static_cast<std::uint8_t>(route.own.gid_index);
+        way.grh.hop_limit = kHopLimit;
+        mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                IBV_QP_MIN_RNR_TIMER;
+    } else {
+        attributes.sq_psn = route.own_psn;
+        attributes.max_rd_atomic = initiator ? route.reads : 0;
+        mask |= IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+    }
+    return 0;
+}
+
+Status Connector::modify(const Link& link, ibv_qp* qp, ibv_qp_state state, const Device& device, bool initiator,
                          std::uint32_t mtu_cap, std::uint32_t* mtu_used) const {
     ibv_qp_attr attributes{};
     attributes.qp_state = state;
     int mask = 0;
     const std::string what = device.describe() + ": queue pair to " + stateName(state);
-    if (const int error = api_->cmQpAttributes(id, attributes, mask); error != 0)
+    if (const int error = attributesOf(link, device, initiator, attributes, mask); error != 0)
         return errnoStatus(Code::ConnectionLost, what + ", attributes of the connection", error);
     if (state == IBV_QPS_INIT) {
         // The initiator's memory is never reachable through the pairs it opens.
         attributes.qp_access_flags = initiator ? 0 : IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
         mask |= IBV_QP_ACCESS_FLAGS;
+        if (device.settings.pkey_index != 0)
+            attributes.pkey_index = static_cast<std::uint16_t>(device.settings.pkey_index);
     }
     if (state == IBV_QPS_RTR) {
-        const std::uint32_t own = std::min(config_.rdma_mtu, mtuBytes(device.port_attributes.active_mtu));
+        const std::uint32_t own = std::min(device.settings.mtu, mtuBytes(device.port_attributes.active_mtu));
         attributes.path_mtu = mtuOfBytes(std::min({mtuBytes(attributes.path_mtu), own, mtu_cap}));
-        attributes.ah_attr.grh.traffic_class = static_cast<std::uint8_t>(config_.rdma_traffic_class);
+        attributes.ah_attr.grh.traffic_class = static_cast<std::uint8_t>(device.settings.traffic_class);
+        if (device.settings.service_level != 0)
+            attributes.ah_attr.sl = static_cast<std::uint8_t>(device.settings.service_level);
         if (mtu_used != nullptr) *mtu_used = mtuBytes(attributes.path_mtu);
     }
     if (state == IBV_QPS_RTS) {

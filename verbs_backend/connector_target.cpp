@@ -17,14 +17,14 @@ void Connector::onRequest(const CmEvent& event) {
     });
     if (own == own_.end())
         return reject(event, Code::TransportMissing, "device '" + name + "' is not one that this engine uses");
-    if (greeting->target != incarnation_)
-        return reject(event, Code::StaleIncarnation, "it is meant for " + greeting->target.toString());
     // A fence that comes again ends what has ended.
-    if (hasKey(auth_) && !greeting->fence && !seen_.isNew(*greeting)) {
-        auth_->count(AuthRefusal::Replayed);
-        return reject(event, Code::StaleHandle, "its greeting was seen before");
+    if (hasKey(auth_) && greeting->target == incarnation_) {
+        if (!greeting->fence && !seen_.isNew(*greeting)) {
+            auth_->count(AuthRefusal::Replayed);
+            return reject(event, Code::StaleHandle, "its greeting was seen before");
+        }
+        auth_->countAccepted();
     }
-    if (hasKey(auth_)) auth_->countAccepted();
     if (const Status admitted = admit(*greeting); !admitted) return reject(event, admitted.code(), admitted.message());
     if (greeting->fence) return reject(event, Code::Ok, "it is a fence");
     makeRoom();
@@ -35,6 +35,8 @@ void Connector::onRequest(const CmEvent& event) {
 /// Ok when a pair may be made for that greeting, or a fence be answered: the lane's earlier ones have ended then.
 /// Before the answer, so that nothing they still have on the way is applied once it is there.
 Status Connector::admit(const Greeting& greeting) {
+    if (greeting.target != incarnation_)
+        return {Code::StaleIncarnation, "it is meant for " + greeting.target.toString()};
     if (greeting.fence) {
         endPredecessors(greeting, "the initiator fenced it off");
         return {};
@@ -89,7 +91,7 @@ Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::siz
         static_cast<void>(api_->destroyQp(qp));
         return status;
     }
-    served_[event.id] = Served{event.id, qp, index, greeting, ++served_order_};
+    served_[event.id] = Served{event.id, qp, index, greeting, ++served_order_, nextPsn(qp)};
     served_count_.store(served_.size(), std::memory_order_relaxed);
     log_->debug("rdma: {}: serves Nic {} lane {} of {}", device.describe(), greeting.nic, greeting.lane,
                 greeting.initiator.toString());
@@ -120,18 +122,7 @@ void Connector::endServed(CmId id, const char* why) {
     if (const int error = api_->destroyQp(served.qp); error != 0)
         log_->error("rdma: {}",
                     errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error).message());
-    retire(id, served.device);
-}
-
-/// A peer whose host died says nothing, and a pair that only serves notices nothing: at the bound the oldest goes. An
-/// initiator that is alive connects anew.
-void Connector::makeRoom() {
-    while (served_.size() >= config_.rdma_max_connections) {
-        const auto oldest = std::min_element(served_.begin(), served_.end(), [](const auto& a, const auto& b) {
-            return a.second.order < b.second.order;
-        });
-        endServed(oldest->first, "there are rdma.max_connections, and this is the oldest");
-    }
+    if (served.connection == 0) retire(id, served.device);
 }
 
 }  // namespace troupe::verbs

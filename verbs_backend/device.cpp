@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <sstream>
 
 namespace troupe::verbs {
 
@@ -16,25 +15,14 @@ namespace {
 constexpr std::uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 bool isMapped(const ibv_gid& gid) { return std::memcmp(gid.raw, kMappedPrefix, sizeof kMappedPrefix) == 0; }
-bool isLinkLocal(const ibv_gid& gid) { return gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80; }
-bool isNull(const ibv_gid& gid) { return gid.global.interface_id == 0 && gid.global.subnet_prefix == 0; }
 
-/// How well peers can be expected to reach a GID: 0 is not at all. A link-local one needs a scope that a descriptor
-/// cannot carry, and RoCE v1 is not routed.
+/// How well peers can be expected to reach a GID: 0 is not at all. RoCE v1 is not routed, and what is link-local is
+/// reached on one link only.
 int rank(const ibv_gid_entry& entry) {
-    if (isNull(entry.gid) || isLinkLocal(entry.gid)) return 0;
-    const bool v2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2;
-    return (v2 ? 2 : 0) + (isMapped(entry.gid) ? 2 : 1);
-}
-
-std::vector<std::string> namesOf(const std::string& list) {
-    std::vector<std::string> names;
-    std::istringstream text(list);
-    for (std::string name; std::getline(text, name, ',');) {
-        name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
-        if (!name.empty()) names.push_back(name);
-    }
-    return names;
+    const GidScope scope = scopeOf(entry.gid);
+    if (scope == GidScope::Null) return 0;
+    if (scope == GidScope::LinkLocal) return entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 2 : 1;
+    return (entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 5 : 3) + (scope == GidScope::MappedV4 ? 1 : 0);
 }
 
 const char* stateName(ibv_port_state state) {
@@ -59,13 +47,15 @@ Device::~Device() {
 
 std::string Device::describe() const {
     return "device " + device_name + " port " + std::to_string(port) + " (GID " + std::to_string(gid.gid_index) + ": " +
-           address.host() + ")";
+           (isInfiniBand() || scopeOf(gid.gid) == GidScope::LinkLocal ? gidText(gid.gid) : address.host()) + ")";
 }
 
 /// Makes Devices; a struct of its own so that only it needs to be a friend.
 struct DeviceOpener {
     const std::shared_ptr<VerbsApi>& api;
     const Config& config;
+    const DeviceSettings& settings;
+    bool exchange;
 
     /// The port with everything on it, or why it is of no use.
     Result<std::shared_ptr<Device>> openPort(const std::shared_ptr<DeviceContext>& context, const std::string& name,
@@ -77,29 +67,40 @@ struct DeviceOpener {
         device->name = attributes.phys_port_cnt > 1 ? name + ":" + std::to_string(port) : name;
         device->port = port;
         device->attributes = attributes;
+        device->settings = settings.of(name, port);
         if (device->name.size() > 32) return {Code::Unsupported, "its name has more than 32 bytes"};
         if (const int error = api->queryPort(context->get(), port, device->port_attributes); error != 0)
             return errnoStatus(Code::ResourceExhausted, "query port", error);
         if (device->port_attributes.state != IBV_PORT_ACTIVE)
             return {Code::TransportMissing, std::string("the port is ") + stateName(device->port_attributes.state)};
-        if (const Status chosen = chooseGid(*device); !chosen) return chosen;
+        if (const Status chosen = chooseGids(*device); !chosen) return chosen;
         if (const Status made = makeQueues(*device); !made) return made;
         return device;
     }
 
-    Status chooseGid(Device& device) const {
-        std::vector<ibv_gid_entry> gids;
-        if (const int error = api->queryGids(device.context(), gids); error != 0)
+    Status chooseGids(Device& device) const {
+        std::vector<ibv_gid_entry> known;
+        if (const int error = api->queryGids(device.context(), known); error != 0)
             return errnoStatus(Code::ResourceExhausted, "query GIDs", error);
-        const ibv_gid_entry* best = nullptr;
-        for (const ibv_gid_entry& entry : gids)
-            if (entry.port_num == device.port && rank(entry) > (best == nullptr ? 0 : rank(*best))) best = &entry;
-        if (best == nullptr)
-            return {Code::TransportMissing,
-                    "no GID with an address that peers can connect to: give its network interface an IP address"};
-        device.gid = *best;
-        device.address = addressOfGid(best->gid);
-        return {};
+        const std::uint32_t wanted = device.settings.gid_index;
+        for (const ibv_gid_entry& entry : known)
+            if (entry.port_num == device.port && rank(entry) != 0 &&
+                (wanted == PortSettings::kAnyGid || entry.gid_index == wanted))
+                device.gids.push_back(entry);
+        if (device.gids.empty() && wanted != PortSettings::kAnyGid)
+            return {Code::TransportMissing, "it has no GID of index " + std::to_string(wanted) + " (gid_index)"};
+        std::stable_sort(device.gids.begin(), device.gids.end(),
+                         [](const auto& a, const auto& b) { return rank(a) > rank(b); });
+        if (!device.gids.empty()) {
+            device.gid = device.gids.front();
+            device.address = addressOfGid(device.gid.gid);
+            // An InfiniBand GID is no address of IPoIB, and a link-local one needs a scope that no descriptor carries.
+            device.by_cm = config.rdma_connect != "exchange" && !device.isInfiniBand() &&
+                           scopeOf(device.gid.gid) != GidScope::LinkLocal;
+        }
+        if (device.by_cm || (exchange && config.rdma_connect != "cm" && !device.gids.empty())) return {};
+        return {Code::TransportMissing,
+                "no GID with an address that peers can connect to: give its network interface an IP address"};
     }
 
     Status makeQueues(Device& device) const {
@@ -119,10 +120,18 @@ struct DeviceOpener {
 };
 
 Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_ptr<VerbsApi>& api, const Config& config,
-                                                             const Logger& log) {
-    const auto wanted = namesOf(config.rdma_devices);
+                                                             bool exchange, const Logger& log) {
+    const auto settings = DeviceSettings::parse(config);
+    if (!settings) return settings.status();
+    std::vector<std::string> listed;
+    const auto isWanted = [&](const std::string& name) {
+        listed.push_back(name);
+        const std::string why_not = settings->whyNot(name);
+        if (!why_not.empty()) log->debug("rdma: device {} is not used: {}", name, why_not);
+        return why_not.empty();
+    };
     std::vector<VerbsApi::Opened> opened;
-    if (const int error = api->openDevices(wanted, opened); error != 0)
+    if (const int error = api->openDevices(isWanted, opened); error != 0)
         return errnoStatus(Code::TransportMissing,
                            "no list of RDMA devices; is ib_uverbs loaded and /dev/infiniband there", error);
     std::string reasons;
@@ -131,7 +140,7 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
         reasons += "; " + name + ": " + why.message();
     };
     std::vector<std::shared_ptr<Device>> devices;
-    const DeviceOpener opener{api, config};
+    const DeviceOpener opener{api, config, *settings, exchange};
     for (const VerbsApi::Opened& entry : opened) {
         if (entry.context == nullptr) {
             const char* advice = entry.error == EACCES || entry.error == EPERM
@@ -155,12 +164,24 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
                 leaveOut(entry.name + " port " + std::to_string(port), device.status());
         }
     }
-    for (const std::string& name : wanted)
-        if (std::none_of(opened.begin(), opened.end(), [&](const auto& entry) { return entry.name == name; }))
-            leaveOut(name, Status(Code::NotFound, "rdma.devices names it, but there is none"));
+    const auto isListed = [&](const std::string& name) {
+        return std::find(listed.begin(), listed.end(), name) != listed.end();
+    };
+    for (const std::string& name : settings->named())
+        if (!isListed(name)) leaveOut(name, Status(Code::NotFound, "rdma.devices names it, but there is none"));
+    for (const std::string& name : settings->configured())
+        if (!isListed(name.substr(0, name.rfind(':'))))
+            log->warn("rdma: rdma.per_device names {}, but there is none", name);
     if (devices.empty())
         return {Code::TransportMissing, "no usable RDMA device" + (reasons.empty() ? ": there is none" : reasons)};
     return devices;
+}
+
+GidScope scopeOf(const ibv_gid& gid) {
+    if (gid.global.interface_id == 0 && gid.global.subnet_prefix == 0) return GidScope::Null;
+    if (isMapped(gid)) return GidScope::MappedV4;
+    if (gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80) return GidScope::LinkLocal;
+    return GidScope::GlobalV6;
 }
 
 SocketAddress addressOfGid(const ibv_gid& gid) {

@@ -11,6 +11,7 @@
 #include "base/endpoint.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "verbs_backend/device_settings.h"
 #include "verbs_backend/verbs_api.h"
 
 namespace troupe::verbs {
@@ -49,18 +50,24 @@ class Device {
     std::uint8_t port = 1;
     ibv_device_attr attributes{};
     ibv_port_attr port_attributes{};
-    ibv_gid_entry gid{};            ///< The one whose address peers connect to.
-    SocketAddress address;          ///< That address, port 0.
-    std::uint32_t completions = 0;  ///< Entries of the completion queue, as asked for.
+    PortSettings settings;
+    std::vector<ibv_gid_entry> gids;  ///< What peers might reach it by, the likeliest first; not empty.
+    ibv_gid_entry gid{};              ///< The first of them, which the descriptor names.
+    SocketAddress address;            ///< As an address, port 0.
+    bool by_cm = false;               ///< rdma_cm can connect to it: the GID is the address of its network interface.
+    std::uint32_t completions = 0;    ///< Entries of the completion queue, as asked for.
 
     /// "device rxe_0 port 1 (GID 1: 10.1.0.1)", for errors.
     std::string describe() const;
 
+    bool isInfiniBand() const { return port_attributes.link_layer == IBV_LINK_LAYER_INFINIBAND; }
+
     /// Every usable port of every device that the settings name. A port or device that cannot be used is logged by name
-    /// with the reason and left out; what the settings name and is not there, too. TransportMissing when none is left,
-    /// with all the reasons.
+    /// with the reason and left out; what the settings name and is not there, too. `exchange`: pairs may be made
+    /// without rdma_cm, so a port needs no address. TransportMissing when none is left, with all the reasons;
+    /// InvalidArgument: the settings.
     static Result<std::vector<std::shared_ptr<Device>>> openAll(const std::shared_ptr<VerbsApi>& api,
-                                                                const Config& config, const Logger& log);
+                                                                const Config& config, bool exchange, const Logger& log);
 
   private:
     friend struct DeviceOpener;
@@ -72,6 +79,10 @@ class Device {
     ibv_comp_channel* channel_ = nullptr;
     ibv_cq* cq_ = nullptr;
 };
+
+/// How far a GID reaches, as far as it says so itself; only those of one kind can reach each other.
+enum class GidScope { Null, LinkLocal, GlobalV6, MappedV4 };
+GidScope scopeOf(const ibv_gid& gid);
 
 /// "10.1.0.1" for an IPv4-mapped GID, the IPv6 address otherwise; port 0.
 SocketAddress addressOfGid(const ibv_gid& gid);

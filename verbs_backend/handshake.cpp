@@ -3,25 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "verbs_backend/little_endian.h"
+
 namespace troupe::verbs {
 
 namespace {
 
 constexpr std::uint32_t kMagic = 0x4d445254;  // "TRDM"
 constexpr std::uint16_t kFlagFence = 1;
-
-template <class Number>
-void put(std::byte*& at, Number value) {
-    for (std::size_t i = 0; i < sizeof value; ++i) *at++ = static_cast<std::byte>(value >> (8 * i) & 0xff);
-}
-
-template <class Number>
-Number take(const std::byte*& at) {
-    Number value = 0;
-    for (std::size_t i = 0; i < sizeof value; ++i)
-        value = static_cast<Number>(value | static_cast<Number>(*at++) << (8 * i));
-    return value;
-}
 
 void put(std::byte*& at, const Incarnation& incarnation) {
     std::memcpy(at, incarnation.bytes.data(), incarnation.bytes.size());

@@ -24,7 +24,7 @@ inline constexpr std::uint16_t kHandshakeVersion = 1;
 /// (initiator, Nic, lane) names a lane. A request with a higher attempt ends its predecessor at the target before it is
 /// answered, so that nothing the old one still has on the way is applied after its successor's work. A *fence* asks for
 /// that alone: the lane's connections up to this attempt are ended, and the answer is a reject with code 0. It may come
-/// through any device, so that work lost with one can go on over another.
+/// through any device, so that work lost with one can go on over another, and by exchange (exchange_messages.h).
 struct Greeting {
     Incarnation initiator;
     Incarnation target;

@@ -71,14 +71,17 @@ struct Lane {
     std::deque<WorkRequest> waiting;  ///< Not posted.
     std::uint64_t backlog = 0;        ///< Bytes waiting or posted.
 
-    std::uint64_t incident = 0;     ///< Of the last loss; see Failure.
-    Status cause;                   ///< Draining, Ending: why; the first one that was known.
-    bool lost = true;               ///< Draining, Ending: the way broke; not a reset, nor a request that was refused.
+    std::uint64_t incident = 0;  ///< Of the last loss; see Failure.
+    Status cause;                ///< Draining, Ending: why; the first one that was known.
+    bool lost = true;  ///< Draining, Ending: the way broke; no reset, refused request, or idle pair that was closed.
     bool retryable = true;          ///< Draining, Ending: what becomes of the requests but for the culprit.
     TimePoint deadline = kForever;  ///< Of Draining and Ending.
     TimePoint retry_at{};           ///< Idle: no attempt before.
     BackOff back_off;
-    bool is_listed = false;  ///< On the Nic's list of lanes with something to send.
+    TimePoint used_at{};                  ///< Up: when work was posted last, or it came up.
+    bool evicted = false;                 ///< Draining, Ending: to make room for another.
+    TimePoint roomless_since = kForever;  ///< Idle with work: no pair may be made for want of room.
+    bool is_listed = false;               ///< On the Nic's list of lanes with something to send.
 };
 
 }  // namespace troupe::verbs

@@ -28,6 +28,7 @@ struct PairEvent {
     std::uint32_t pair = 0;
     Status status;
     bool retryable = true;       ///< Failed: another try may succeed.
+    bool by_peer = false;        ///< Broken: the peer said that it ends it.
     ibv_qp* qp = nullptr;        ///< Up. The Connector owns it until it is asked to destroy it.
     std::uint32_t depth = 0;     ///< Up: work requests that the send queue takes.
     std::uint32_t segments = 1;  ///< Up: scatter/gather entries of one.

@@ -34,8 +34,11 @@ const RegionKeys* KeyMap::find(std::uint64_t addr) const {
     return addr < after->range.end() ? after->keys.get() : nullptr;
 }
 
-MemoryTable::MemoryTable(std::vector<std::shared_ptr<Device>> devices, const Config& config)
+MemoryTable::MemoryTable(std::vector<std::shared_ptr<Device>> devices, const Config& config, Logger log,
+                         std::shared_ptr<MemoryExporter> device_memory)
     : devices_(std::move(devices)),
+      log_(std::move(log)),
+      device_memory_(std::move(device_memory)),
       chunk_bytes_(config.rdma_max_chunk_bytes),
       visible_(std::make_shared<const KeyMap>()) {
     for (const auto& device : devices_) chunk_bytes_ = std::min(chunk_bytes_, device->attributes.max_mr_size);
@@ -50,17 +53,10 @@ Status MemoryTable::add(const Region& region) {
                                             std::to_string(devices_.size()) + " devices; at most " +
                                             std::to_string(kMaxBufferKeys) +
                                             " keys per region: register it in parts, or raise rdma.max_chunk_bytes"};
-    // Its destructor undoes what was done when one fails.
-    std::shared_ptr<RegionKeys> keys(new RegionKeys(devices_, region));
-    for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-        const std::uint64_t offset = chunk * chunk_bytes_;
-        const ByteRange range{region.range.addr + offset, std::min(chunk_bytes_, region.range.length - offset)};
-        for (const auto& device : devices_) {
-            ibv_mr* made = nullptr;
-            if (Status status = registerChunk(*device, range, region, made); !status) return status;
-            keys->add(made);
-        }
-    }
+    const bool on_device = device_memory_ && device_memory_->holds(region.location);
+    auto registered = on_device ? registerDeviceMemory(region) : registerAll(region, nullptr);
+    if (!registered) return registered.status();
+    std::shared_ptr<RegionKeys> keys = std::move(*registered);
     const std::lock_guard lock(writers_);
     by_addr_[region.range.addr] = keys;
     auto next = std::make_shared<KeyMap>(*visible_.load());
@@ -70,6 +66,40 @@ Status MemoryTable::add(const Region& region) {
     next->entries_.insert(place, {region.range, std::move(keys)});
     visible_.publish(std::move(next));
     return {};
+}
+
+Result<std::shared_ptr<RegionKeys>> MemoryTable::registerAll(const Region& region,
+                                                             const ExportedMemory* exported) const {
+    // Its destructor undoes what was done when one fails.
+    std::shared_ptr<RegionKeys> keys(new RegionKeys(devices_, region));
+    for (std::uint64_t offset = 0; offset < region.range.length; offset += chunk_bytes_) {
+        const ByteRange range{region.range.addr + offset, std::min(chunk_bytes_, region.range.length - offset)};
+        for (const auto& device : devices_) {
+            ibv_mr* made = nullptr;
+            if (Status status = registerChunk(*device, range, region, exported, made); !status) return status;
+            keys->add(made);
+        }
+    }
+    return keys;
+}
+
+/// The descriptor is closed when this returns: each registration keeps the memory by itself.
+Result<std::shared_ptr<RegionKeys>> MemoryTable::registerDeviceMemory(const Region& region) const {
+    const auto exported = device_memory_->exportRange(region.range, region.location);
+    Status why = exported.status();
+    if (exported) {
+        auto keys = registerAll(region, &*exported);
+        if (keys) return keys;
+        why = keys.status();
+    }
+    auto keys = registerAll(region, nullptr);
+    if (keys) {
+        log_->info("rdma: {} at {} is registered by its address, not as a dma-buf: {}", region.range.toString(),
+                   region.location, why.message());
+        return keys;
+    }
+    return Status(Code::Unsupported, "memory at " + region.location + " cannot be used by RDMA: as a dma-buf: " +
+                                         why.message() + "; by its address: " + keys.status().message());
 }
 
 void MemoryTable::remove(const Region& region) {
@@ -89,12 +119,22 @@ void MemoryTable::remove(const Region& region) {
 }
 
 Status MemoryTable::registerChunk(const Device& device, const ByteRange& chunk, const Region& region,
-                                  ibv_mr*& made) const {
+                                  const ExportedMemory* exported, ibv_mr*& made) const {
     // Relaxed ordering is safe: a READ's bytes are only looked at after its completion, and it is optional, so that
     // libibverbs drops it where the device has none.
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
     if (region.remote_accessible) access |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
     errno = 0;
+    if (exported != nullptr) {
+        const std::uint64_t offset = exported->offset + (chunk.addr - region.range.addr);
+        made = device.api().regDmabufMr(device.pd(), offset, chunk.length, chunk.addr, exported->fd.get(), access);
+        if (made != nullptr) return {};
+        const int error = errno;
+        const char* advice = error == EOPNOTSUPP ? " (its driver cannot, or the kernel is older than 5.12)" : "";
+        return errnoStatus(Code::Unsupported,
+                           "rdma: import " + chunk.toString() + " as a dma-buf with " + device.describe() + advice,
+                           error);
+    }
     made = device.api().regMr(device.pd(), reinterpret_cast<void*>(chunk.addr), chunk.length, access);
     return made != nullptr ? Status() : refusal(device, chunk, region, errno);
 }

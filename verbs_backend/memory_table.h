@@ -6,9 +6,11 @@
 #include <mutex>
 #include <vector>
 
+#include "base/log.h"
 #include "base/snapshot.h"
 #include "base/status.h"
 #include "metadata/segment_desc.h"
+#include "transports/memory_exporter.h"
 #include "transports/region.h"
 #include "verbs_backend/device.h"
 
@@ -71,13 +73,17 @@ class KeyMap {
 /// A mutex guards the writers' map: registering is slow and rare, and it is not held while a device registers.
 class MemoryTable {
   public:
-    MemoryTable(std::vector<std::shared_ptr<Device>> devices, const Config& config);
+    /// `device_memory` gives descriptors for memory that only another device has; it may be null.
+    MemoryTable(std::vector<std::shared_ptr<Device>> devices, const Config& config, Logger log = makeSilentLogger(),
+                std::shared_ptr<MemoryExporter> device_memory = nullptr);
 
     std::uint64_t chunkBytes() const { return chunk_bytes_; }
     const std::vector<std::shared_ptr<Device>>& devices() const { return devices_; }
 
     /// All chunks with all devices, or nothing: what was registered is undone when one fails. ResourceExhausted and
     /// others name the device, the range, and where the error is that of a limit, the limit, the need and the remedy.
+    /// Memory of a device is exported once and imported by every Nic; where that fails, its address is registered as
+    /// any other, which works with a driver that lends it (peer memory). Unsupported says why neither works.
     Status add(const Region& region);
     /// The keys are dead when this returns: the devices refuse them from then on. Nothing may be in flight there.
     void remove(const Region& region);
@@ -88,10 +94,16 @@ class MemoryTable {
     const Snapshot<KeyMap>& keys() const { return visible_; }
 
   private:
-    Status registerChunk(const Device& device, const ByteRange& chunk, const Region& region, ibv_mr*& made) const;
+    /// `exported`: null when the address itself is registered.
+    Result<std::shared_ptr<RegionKeys>> registerAll(const Region& region, const ExportedMemory* exported) const;
+    Result<std::shared_ptr<RegionKeys>> registerDeviceMemory(const Region& region) const;
+    Status registerChunk(const Device& device, const ByteRange& chunk, const Region& region,
+                         const ExportedMemory* exported, ibv_mr*& made) const;
     Status refusal(const Device& device, const ByteRange& chunk, const Region& region, int error) const;
 
     const std::vector<std::shared_ptr<Device>> devices_;
+    const Logger log_;
+    const std::shared_ptr<MemoryExporter> device_memory_;
     std::uint64_t chunk_bytes_ = 0;
     mutable std::mutex writers_;
     std::map<std::uint64_t, std::shared_ptr<RegionKeys>> by_addr_;

@@ -1,21 +1,11 @@
 #include "verbs_backend/remote_keys.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 #include <numeric>
 
+#include "transports/range_fault.h"
+
 namespace troupe::verbs {
-
-namespace {
-
-std::string hex(std::uint64_t addr) {
-    char text[24];
-    std::snprintf(text, sizeof text, "0x%" PRIx64, addr);
-    return text;
-}
-
-}  // namespace
 
 RemoteKeys::RemoteKeys(std::shared_ptr<const Peer> peer) : peer_(std::move(peer)) {
     const auto& buffers = peer_->desc->buffers;
@@ -50,14 +40,14 @@ const BufferDesc* RemoteKeys::bufferAt(std::uint64_t addr) const {
 }
 
 Status RemoteKeys::refusal(std::uint64_t addr, const BufferDesc* buffer) const {
-    const std::string who = "segment '" + peer_->name + "'";
-    if (buffer == nullptr)
-        return {Code::AddressNotRegistered, hex(addr) + " of " + who + " is not registered as of version " +
-                                                std::to_string(peer_->desc->version) +
-                                                " of its descriptor (syncSegmentCache fetches a newer one)"};
-    if (!buffer->remote_accessible)
-        return {Code::AccessDenied, hex(addr) + " of " + who + " is not remotely accessible"};
-    return {Code::AddressNotRegistered, hex(addr) + " of " + who + " has no RDMA key"};
+    const std::string who = "segment '" + peer_->name + "' through RDMA: ";
+    if (buffer != nullptr && buffer->remote_accessible)
+        return {Code::AddressNotRegistered, who + hexAddress(addr) + " has no RDMA key"};
+    const RangeFault fault{buffer == nullptr ? Code::AddressNotRegistered : Code::AccessDenied, addr};
+    const std::string as_of = buffer != nullptr ? ""
+                                                : " as of version " + std::to_string(peer_->desc->version) +
+                                                      " of its descriptor (syncSegmentCache fetches a newer one)";
+    return {fault.code, who + fault.toString() + as_of};
 }
 
 Result<RemoteKeys::Found> RemoteKeys::find(std::uint64_t addr, std::size_t device) const {
@@ -75,7 +65,7 @@ Result<RemoteKeys::Found> RemoteKeys::find(std::uint64_t addr, std::size_t devic
 }
 
 Status RemoteKeys::covers(const ByteRange& range) const {
-    if (range.wraps()) return {Code::InvalidArgument, range.toString() + " wraps around the address space"};
+    if (range.wraps()) return {Code::InvalidArgument, RangeFault{Code::InvalidArgument, range.addr}.toString()};
     std::uint64_t at = range.addr;
     while (at < range.end()) {
         const BufferDesc* buffer = bufferAt(at);

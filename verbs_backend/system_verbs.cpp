@@ -54,16 +54,28 @@ CmEvent::Kind kindOf(rdma_cm_event_type type) {
     }
 }
 
+/// The kernel lists no device of the context's name any more.
+bool isGone(const ibv_context* context) {
+    const std::string name = ibv_get_device_name(context->device);
+    int count = 0;
+    ibv_device** list = ibv_get_device_list(&count);
+    if (list == nullptr) return false;
+    const bool found =
+        std::any_of(list, list + count, [&](ibv_device* each) { return name == ibv_get_device_name(each); });
+    ibv_free_device_list(list);
+    return !found;
+}
+
 class SystemVerbs final : public VerbsApi {
   public:
-    int openDevices(const std::vector<std::string>& wanted, std::vector<Opened>& devices) override {
+    int openDevices(const std::function<bool(const std::string&)>& wanted, std::vector<Opened>& devices) override {
         int count = 0;
         ibv_device** list = ibv_get_device_list(&count);
         if (list == nullptr) return errno;
         for (int i = 0; i < count; ++i) {
             Opened opened;
             opened.name = ibv_get_device_name(list[i]);
-            if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), opened.name) == wanted.end()) continue;
+            if (!wanted(opened.name)) continue;
             errno = 0;
             opened.context = ibv_open_device(list[i]);
             // Some drivers fail without saying why.
@@ -74,7 +86,16 @@ class SystemVerbs final : public VerbsApi {
         ibv_free_device_list(list);
         return 0;
     }
-    int closeDevice(ibv_context* context) override { return outcome(ibv_close_device(context)); }
+    int closeDevice(ibv_context* context) override {
+        const bool gone = isGone(context);
+        const int error = outcome(ibv_close_device(context));
+        // librdmacm has a context of its own for each device that had an id, and closes that of a device which is gone
+        // when it looks at the list of devices the next time; the removal of the device waits for it.
+        if (gone) {
+            if (ibv_context** contexts = rdma_get_devices(nullptr)) rdma_free_devices(contexts);
+        }
+        return error;
+    }
     int queryDevice(ibv_context* context, ibv_device_attr& attributes) override {
         return ibv_query_device(context, &attributes);
     }
@@ -121,6 +142,10 @@ class SystemVerbs final : public VerbsApi {
     ibv_mr* regMr(ibv_pd* pd, void* addr, std::size_t length, int access) override {
         return ibv_reg_mr(pd, addr, length, static_cast<unsigned>(access));
     }
+    ibv_mr* regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::uint64_t iova, int fd,
+                        int access) override {
+        return ibv_reg_dmabuf_mr(pd, offset, length, iova, fd, access);
+    }
     int deregMr(ibv_mr* mr) override { return ibv_dereg_mr(mr); }
 
     ibv_comp_channel* createChannel(ibv_context* context) override {
@@ -156,6 +181,10 @@ class SystemVerbs final : public VerbsApi {
     ibv_qp* createQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override { return ibv_create_qp(pd, &attributes); }
     int modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) override {
         return ibv_modify_qp(qp, &attributes, mask);
+    }
+    int queryQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) override {
+        ibv_qp_init_attr made{};
+        return ibv_query_qp(qp, &attributes, mask, &made);
     }
     int destroyQp(ibv_qp* qp) override { return ibv_destroy_qp(qp); }
     int postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) override {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,8 +70,8 @@ class VerbsApi {
         ibv_context* context = nullptr;
         int error = 0;
     };
-    /// Opens every device for which `wanted` is empty or contains its name. errno by result when there is no list.
-    virtual int openDevices(const std::vector<std::string>& wanted, std::vector<Opened>& devices) = 0;
+    /// Opens every device whose name is wanted. errno by result when there is no list.
+    virtual int openDevices(const std::function<bool(const std::string&)>& wanted, std::vector<Opened>& devices) = 0;
     virtual int closeDevice(ibv_context* context) = 0;
     virtual int queryDevice(ibv_context* context, ibv_device_attr& attributes) = 0;
     virtual int queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr& attributes) = 0;
@@ -90,6 +91,9 @@ class VerbsApi {
     virtual ibv_pd* allocPd(ibv_context* context) = 0;
     virtual int deallocPd(ibv_pd* pd) = 0;
     virtual ibv_mr* regMr(ibv_pd* pd, void* addr, std::size_t length, int access) = 0;
+    /// Memory of a device: `length` bytes of the dma-buf from `offset` on, which keys know at the address `iova`.
+    virtual ibv_mr* regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::uint64_t iova, int fd,
+                                int access) = 0;
     virtual int deregMr(ibv_mr* mr) = 0;
 
     // --- queues ----------------------------------------------------------------------------------------------------
@@ -104,6 +108,7 @@ class VerbsApi {
     virtual int pollCq(ibv_cq* cq, std::span<ibv_wc> completions) = 0;
     virtual ibv_qp* createQp(ibv_pd* pd, ibv_qp_init_attr& attributes) = 0;
     virtual int modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) = 0;
+    virtual int queryQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) = 0;
     virtual int destroyQp(ibv_qp* qp) = 0;
     /// `first_bad` is set when it fails: nothing from there on was posted.
     virtual int postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) = 0;

@@ -2,12 +2,13 @@
 
 #include "verbs_backend/verbs_nic.h"
 
-#include <arpa/inet.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "verbs_backend/candidates.h"
 
 namespace troupe::verbs {
 
@@ -109,30 +110,10 @@ Result<PathId> VerbsNic::openPath(std::shared_ptr<const Peer> peer) {
     return id;
 }
 
-/// Ways to the peer through the own device `own`: its device of the same name first, then one in our subnet, then the
-/// others in the order that the peer names them.
+/// Ways to the peer through the own device `own`.
 std::vector<Connector::Candidate> VerbsNic::candidatesOf(const SegmentDesc& desc, std::size_t own) const {
     const Device& mine = *shared_.memory->devices()[own];
-    struct Ranked {
-        int rank;
-        Connector::Candidate candidate;
-    };
-    std::vector<Ranked> ranked;
-    for (const DeviceDesc& device : desc.devices) {
-        ibv_gid gid{};
-        if (inet_pton(AF_INET6, device.gid.c_str(), gid.raw) != 1 || desc.rdma_port == 0) continue;
-        const auto address = SocketAddress::fromNumeric(addressOfGid(gid).host(), desc.rdma_port);
-        if (!address || address->family() != mine.address.family()) continue;
-        // Without the prefix length of the interface, the longest common prefix is the best guess at a shared rail.
-        int common = 0;
-        while (common < 128 && ((gid.raw[common / 8] ^ mine.gid.gid.raw[common / 8]) >> (7 - common % 8) & 1) == 0)
-            ++common;
-        ranked.push_back({(device.name == mine.name ? 1000 : 0) + common, {*address, device.name, own}});
-    }
-    std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.rank > b.rank; });
-    std::vector<Connector::Candidate> candidates;
-    for (Ranked& entry : ranked) candidates.push_back(std::move(entry.candidate));
-    return candidates;
+    return candidatesFor(desc, mine, own, shared_.connector->usesCm(), shared_.connector->canExchange());
 }
 
 VerbsNic::Path* VerbsNic::find(PathId id) {

@@ -97,6 +97,13 @@ class VerbsNic final : public Nic {
     void endFences(const std::function<bool(const Fence&)>& which, bool fenced);
     void abandonFences(const PathState& path, const Status& cause, bool retryable);
 
+    // verbs_nic_room.cpp: pairs that are not used
+    bool hasRoomFor(Lane& lane, TimePoint now);
+    void evictIdle(TimePoint now);
+    void closeIfUnused(Lane& lane, TimePoint now);
+    void closeIdle(Lane& lane, const char* why, TimePoint now);
+    static bool isIdle(const Lane& lane);
+
     // verbs_nic_post.cpp: from requests to work requests
     bool takeMail(TimePoint now);
     bool flush(TimePoint now);
@@ -133,6 +140,8 @@ class VerbsNic final : public Nic {
     std::vector<Fence> fences_;
     std::uint64_t incidents_ = 0;  ///< Losses so far.
     Sweep early_;                  ///< Completions that arm() found.
+
+    std::size_t evicting_ = 0;  ///< Lanes that are ending to make room.
 
     bool port_down_ = false;
     Status port_cause_;

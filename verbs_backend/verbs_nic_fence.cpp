@@ -4,8 +4,8 @@
 // is free. But what it sent may still be in a switch, and the target's pair, which knows of nothing, would apply it:
 // after the same write went over another path, after the caller saw it completed, and over whatever was written there
 // since. So either the target's pair is gone first, or the packets are. Connecting the lane anew ends the target's
-// pair, but that takes the device that was lost; a fence is the same request, sent through another one. Where nothing
-// gets through, rdma.packet_lifetime is waited for.
+// pair, but that takes the device that was lost; a fence is the same request, sent through another one, or over the
+// control connection, which needs none. Where nothing gets through, rdma.packet_lifetime is waited for.
 
 #include <algorithm>
 
@@ -29,14 +29,21 @@ bool VerbsNic::fence(Lane& lane, std::vector<WorkRequest>& writes) {
     return true;
 }
 
-/// Asks the peer through the other devices; 0: there is none that could.
+/// Asks the peer through the other devices, then over the control connection, which may share the lost link; 0: there
+/// is nothing to ask through.
 std::uint32_t VerbsNic::askToFence(const Lane& lane) {
     const Peer& peer = lane.path->keys.peer();
     Connector::Order wanted;
     for (std::size_t own = 0; own < shared_.memory->devices().size(); ++own) {
         if (own == index_) continue;
-        auto ways = candidatesOf(*peer.desc, own);
-        wanted.candidates.insert(wanted.candidates.end(), ways.begin(), ways.end());
+        for (Connector::Candidate& way : candidatesOf(*peer.desc, own))
+            if (!way.by_exchange) wanted.candidates.push_back(std::move(way));
+    }
+    if (shared_.connector->canAsk()) {
+        Connector::Candidate way;
+        way.own = index_;
+        way.by_exchange = true;
+        wanted.candidates.push_back(std::move(way));
     }
     if (wanted.candidates.empty()) return 0;
     wanted.device = index_;
@@ -47,6 +54,7 @@ std::uint32_t VerbsNic::askToFence(const Lane& lane) {
     wanted.greeting.attempt = lane.pair;
     wanted.greeting.fence = true;
     wanted.peer = "segment '" + peer.name + "'";
+    wanted.peer_index = peer.index;
     return shared_.connector->connect(std::move(wanted));
 }
 

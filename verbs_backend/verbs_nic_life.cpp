@@ -1,6 +1,7 @@
 // VerbsNic: what becomes of lanes and of the requests on them.
 
 #include <algorithm>
+#include <utility>
 
 #include "verbs_backend/verbs_nic.h"
 
@@ -17,10 +18,12 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
     if (lane.path->candidates.empty()) {
         // The peer uninstalled it; its next descriptor may name a device again.
         if (lane.path->usable || !lane.waiting.empty()) suspend(*lane.path);
+        lane.incident = ++incidents_;
         return failWaiting(lane, {Code::TransportMissing, describe(lane) + ": the peer has no RDMA device any more"},
                            true);
     }
     if (now < lane.retry_at) return watchTimer(lane.retry_at);
+    if (!hasRoomFor(lane, now)) return;
     Connector::Order wanted;
     wanted.device = index_;
     wanted.greeting.initiator = incarnation_;
@@ -29,6 +32,7 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
     wanted.greeting.lane = lane.number;
     wanted.candidates = lane.path->candidates;
     wanted.peer = "segment '" + lane.path->keys.peer().name + "'";
+    wanted.peer_index = lane.path->keys.peer().index;
     lane.step = Lane::Step::Connecting;
     lane.pair = shared_.connector->connect(std::move(wanted));
     lane_of_pair_[lane.pair] = &lane;
@@ -76,13 +80,14 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
             failWaiting(*lane, event.status, event.retryable);
             return ended(*lane, {});
         case PairEvent::Kind::Broken:
-            if (lane->step == Lane::Step::Up) {
-                log_->debug("{}: {}", info_.name, event.status.toString());
-                strike(*lane, now);
-                failWaiting(*lane, event.status, true);
-                beginDrain(*lane, event.status, true, now, false);
-            }
-            return;
+            if (lane->step != Lane::Step::Up) return;
+            log_->debug("{}: {}", info_.name, event.status.toString());
+            // A peer that needs the room for another closes what is not used. Were that a loss, the pair would be made
+            // anew at once, and another one have to go.
+            lane->lost = !(event.by_peer && isIdle(*lane));
+            if (lane->lost) strike(*lane, now);
+            failWaiting(*lane, event.status, true);
+            return beginDrain(*lane, event.status, true, now, false);
         case PairEvent::Kind::Destroyed: return ended(*lane, event.status);
         default: return;
     }
@@ -94,14 +99,16 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     const auto named = std::find_if(devices.begin(), devices.end(),
                                     [&](const DeviceDesc& device) { return device.name == event.device; });
     if (named == devices.end()) {
+        strike(lane, now);
         failWaiting(lane,
                     {Code::ProtocolError, describe(lane) + ": device '" + event.device +
                                               "' answered, which the peer's descriptor does not name"},
                     true);
-        strike(lane, now);
         return beginEnd(lane, now);
     }
     lane.step = Lane::Step::Up;
+    lane.used_at = now;
+    closeIfUnused(lane, now);
     lane.qp = event.qp;
     lane.remote_device = static_cast<std::size_t>(named - devices.begin());
     lane.segments = event.segments;
@@ -149,6 +156,9 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     lane.qp = nullptr;
     lane.step = Lane::Step::Idle;
     lane.deadline = kForever;
+    if (std::exchange(lane.evicted, false)) --evicting_;
+    // Somebody may wait for its place.
+    watchTimer(TimePoint::min());
     if (lane.orphan) return forget(lane);
     // A path that was lost is looked after before anybody sends work there.
     if (!lane.waiting.empty() || !lane.path->usable) enlist(lane);
@@ -219,6 +229,8 @@ void VerbsNic::runTimers(TimePoint now) {
     const auto look = [&](Lane& lane) {
         if (lane.step == Lane::Step::Idle && (!lane.waiting.empty() || !lane.path->usable) && !lane.orphan)
             enlist(lane);
+        if (lane.waiting.empty()) lane.roomless_since = kForever;
+        closeIfUnused(lane, now);
         if (lane.step != Lane::Step::Draining && lane.step != Lane::Step::Ending) return;
         if (now < lane.deadline) return watchTimer(lane.deadline);
         if (lane.step == Lane::Step::Draining) {

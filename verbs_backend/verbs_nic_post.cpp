@@ -79,6 +79,7 @@ bool VerbsNic::flush(Lane& lane, TimePoint now) {
     }
     if (work_.empty()) return false;
 
+    lane.used_at = now;
     int error = 0;
     const std::uint32_t posted = postList(lane, error);
     queue_room_ -= posted;

@@ -11,10 +11,11 @@ VerbsTransport::VerbsTransport(std::shared_ptr<VerbsApi> api) : api_(std::move(a
 VerbsTransport::~VerbsTransport() = default;
 
 Status VerbsTransport::install(const TransportContext& context) {
-    auto devices = Device::openAll(api_, context.config, context.log);
+    auto devices = Device::openAll(api_, context.config, context.exchange != nullptr, context.log);
     if (!devices) return devices.status();
-    auto memory = std::make_shared<MemoryTable>(*devices, context.config);
-    auto connector = std::make_shared<Connector>(api_, context.config, context.incarnation, context.log, context.auth);
+    auto memory = std::make_shared<MemoryTable>(*devices, context.config, context.log, context.device_memory);
+    auto connector = std::make_shared<Connector>(api_, context.config, context.incarnation, context.log,
+                                                 context.exchange, context.auth);
     const auto port = connector->start(*devices);
     if (!port) return port.status();
     std::vector<PlacedNic> nics;
@@ -36,7 +37,8 @@ void VerbsTransport::describe(SegmentDesc& desc) const {
     if (devices_.empty()) return;
     desc.transports.push_back(name());
     for (const auto& device : devices_)
-        desc.devices.push_back({device->name, device->port_attributes.lid, gidText(device->gid.gid)});
+        desc.devices.push_back({device->name, device->isInfiniBand() ? device->port_attributes.lid : std::uint16_t{0},
+                                gidText(device->gid.gid)});
     desc.rdma_port = port_;
     desc.rdma_chunk_bytes = memory_->chunkBytes();
     memory_->describe(desc);
@@ -45,9 +47,20 @@ void VerbsTransport::describe(SegmentDesc& desc) const {
 Status VerbsTransport::reaches(const SegmentDesc& peer) const {
     if (std::find(peer.transports.begin(), peer.transports.end(), name()) == peer.transports.end())
         return {Code::TransportMissing, "segment '" + peer.name + "' does not serve rdma"};
-    if (peer.rdma_port == 0 || peer.devices.empty())
-        return {Code::TransportMissing, "segment '" + peer.name + "' serves rdma but names no device or no port"};
+    if (peer.devices.empty())
+        return {Code::TransportMissing, "segment '" + peer.name + "' serves rdma but names no device"};
+    if (peer.rdma_port == 0 && connector_ && !connector_->canExchange())
+        return {Code::TransportMissing, "segment '" + peer.name + "' has no port for rdma_cm, and rdma.connect is cm"};
     return {};
+}
+
+void VerbsTransport::answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply) {
+    if (!connector_) return reply(Status(Code::TransportMissing, "rdma is not installed"));
+    connector_->answer(asker, std::move(question), std::move(reply));
+}
+
+void VerbsTransport::askerLeft(std::uint64_t connection) {
+    if (connector_) connector_->askerLeft(connection);
 }
 
 }  // namespace troupe::verbs

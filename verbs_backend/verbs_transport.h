@@ -28,6 +28,8 @@ class VerbsTransport final : public Transport {
     void unregisterMemory(const Region& region) override { memory_->remove(region); }
     void describe(SegmentDesc& desc) const override;
     Status reaches(const SegmentDesc& peer) const override;
+    void answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply) override;
+    void askerLeft(std::uint64_t connection) override;
 
   private:
     const std::shared_ptr<VerbsApi> api_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/support/random.h"
+#include "base/byte_range.h"
 #include "engine/transfer_engine.h"
 
 namespace troupe::apps::faults {

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
+#include "base/byte_range.h"
 #include "tests/actors/plane_fakes.h"
 
 namespace troupe::test {
@@ -22,8 +25,10 @@ class Tracker : public testing::Test {
         usePeer({0});
     }
 
-    void joinWorker(std::uint32_t index, std::uint32_t loop, const NicInfo& nic) {
+    void joinWorker(std::uint32_t index, std::uint32_t loop, const NicInfo& nic,
+                    std::vector<std::string> far_from = {}) {
         WorkerJoined joined;
+        joined.far_from = std::move(far_from);
         joined.index = index;
         joined.nic = nic;
         joined.loop = loop;
@@ -269,6 +274,35 @@ TEST_F(Tracker, ARefusalIsFinalAndWaitsForTheOtherFlights) {
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
     EXPECT_EQ(task(id, 0).error.code(), Code::AccessDenied);
     EXPECT_EQ(task(id, 0).transferred_bytes, 1000u - flights[0].length);
+}
+
+TEST_F(Tracker, ARefusalNamesTheRangeOfTheTaskAndSaysWhatItsLowestRefusedPartSaid) {
+    // Over several paths the parts come back in any order.
+    for (const bool backwards : {false, true}) {
+        const BatchID id = submit({spec(0, 400)});
+        auto flights = output_.takeFlights();
+        ASSERT_GE(flights.size(), 3u);
+        const Flight good = flights.front();
+        succeed(good);
+        flights.erase(flights.begin());
+        const std::string lowest = hexAddress(flights.front().remote);
+        if (backwards) std::reverse(flights.begin(), flights.end());
+        for (const Flight& flight : flights)
+            fail(flight, Status(Code::AddressNotRegistered, hexAddress(flight.remote) + " is missing"), false);
+        EXPECT_EQ(task(id, 0).error.toString(),
+                  "AddressNotRegistered: write to [0x100000, 0x100190): " + lowest + " is missing");
+        EXPECT_EQ(task(id, 0).transferred_bytes, good.length);
+    }
+}
+
+TEST_F(Tracker, ARefusalAfterALostAttemptNamesTheRangeAndNotWhatWasLost) {
+    auto read = spec(16, 100);
+    read.opcode = Opcode::Read;
+    read.retries = 1;
+    const BatchID id = submit({read});
+    fail(output_.takeFlights().front(), Status(Code::ConnectionLost, "it hung up"), true);
+    fail(output_.takeFlights().front(), Status(Code::AccessDenied, "no"), false);
+    EXPECT_EQ(task(id, 0).error.toString(), "AccessDenied: read of [0x100010, 0x100074): no");
 }
 
 TEST_F(Tracker, ARefusedMergedFlightIsTakenApartAndOnlyTheBadTaskFails) {
@@ -578,7 +612,7 @@ TEST_F(Tracker, OneCauseEndsManyTasksThatWaitBetweenThoseOfAnotherPeer) {
     usePeer({0}, kOther);
     std::vector<TaskSpec> specs;
     for (std::uint32_t i = 0; i < kMany; ++i) {
-        specs.push_back(spec(i * 30, 20));
+        specs.push_back(spec(std::uint64_t{i} * 30, 20));
         if (i % 2 != 0) specs.back().segment = segmentOf(kOther);
     }
     const BatchID id = submit(specs, kMany);
@@ -594,7 +628,7 @@ TEST_F(Tracker, OneCauseEndsManyTasksThatWaitBetweenThoseOfAnotherPeer) {
             const bool dropped = peer == kOther;
             SliceReport report{0, {}, {settledOf(flight, dropped ? 0 : flight.length, peer)}, {}};
             if (dropped) report.failed.push_back({flight, peer, Status(Code::PeerDown, "gone"), false, true});
-            this->report(std::move(report));
+            this->report(report);
         }
         flights = output_.takeFlights();
     }
@@ -982,6 +1016,87 @@ TEST_F(Tracker, AwaitSourceIdleOfAnUnusedRangeIsAnsweredAtOnce) {
     const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()) + 64, 1000};
     tracker_.onAwaitSourceIdle({range, 0, kForever, [&](const auto& users) { answered = users.empty(); }}, now_);
     EXPECT_TRUE(answered);
+}
+
+// --- near and far ------------------------------------------------------------------------------------------------
+
+/// Two Nics near cpu:0 and one near cpu:1; memory on both nodes and some that does not say.
+class NearAndFar : public Tracker {
+  protected:
+    NearAndFar() {
+        const Region whole = *regions_.beginRemoval(region_.range.addr);
+        regions_.remove(whole.id);
+        const std::uint64_t third = memory_.size() / 4;
+        int part = 0;
+        for (const char* location : {"cpu:0", "cpu:1", "*", "cpu:7"}) {
+            Region region;
+            region.range = {region_.range.addr + third * static_cast<std::uint64_t>(part++), third};
+            region.location = location;
+            regions_.commit(regions_.reserve(region)->id);
+        }
+        joinWorker(0, 0, nicInfo(100, 0, 1000), {"cpu:1"});
+        joinWorker(1, 0, nicInfo(100, 0, 1000), {"cpu:1"});
+        joinWorker(2, 0, nicInfo(100, 0, 1000), {"cpu:0"});
+        usePeer({0, 1, 2});
+        quarter_ = third;
+    }
+    /// Who was sent what since the last call: worker -> bytes.
+    std::map<std::uint32_t, std::uint64_t> carried() {
+        std::map<std::uint32_t, std::uint64_t> bytes;
+        for (const auto& sent : output_.trains)
+            for (const Flight& flight : sent.train.flights) bytes[sent.worker] += flight.length;
+        return bytes;
+    }
+    std::uint64_t quarter_ = 0;
+};
+
+TEST_F(NearAndFar, WorkIsPulledByEveryNearNicAndByNoOther) {
+    submit({spec(0, 16000)});
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{0, 1000}, {1, 1000}}));
+    // The rest waits for them, with the far one idle.
+    for (const auto& sent : std::exchange(output_.trains, {}))
+        for (const Flight& flight : sent.train.flights) succeed(flight, sent.worker);
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{0, 1000}, {1, 1000}}));
+}
+
+TEST_F(NearAndFar, EachNodesMemoryHasItsOwn) {
+    submit({spec(quarter_, 500)});
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{2, 500}}));
+}
+
+TEST_F(NearAndFar, MemoryThatDoesNotSayOrThatTheMatrixLacksIsNearToAll) {
+    for (const std::uint64_t part : {2, 3}) {
+        submit({spec(part * quarter_, 3000)});
+        EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{0, 1000}, {1, 1000}, {2, 1000}})) << part;
+        for (const auto& sent : std::exchange(output_.trains, {}))
+            for (const Flight& flight : sent.train.flights) succeed(flight, sent.worker);
+    }
+}
+
+TEST_F(NearAndFar, WhereNoNearNicReachesThePeerTheFarOneCarriesAll) {
+    usePeer({2});
+    submit({spec(0, 500)});
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{2, 500}}));
+}
+
+TEST_F(NearAndFar, WhatFailedOnceMayGoByAFarNic) {
+    auto request = spec(0, 2000);
+    request.opcode = Opcode::Read;
+    request.retries = 100;
+    submit({request});
+    const auto sent = std::exchange(output_.trains, {});
+    std::vector<std::pair<std::uint32_t, Flight>> out;
+    for (const auto& train : sent)
+        for (const Flight& flight : train.train.flights) out.emplace_back(train.worker, flight);
+    for (const auto& [worker, flight] : out) {
+        SliceReport lost{worker, {}, {settledOf(flight, 0)}, {}};
+        lost.failed.push_back({flight, kPeer, Status(Code::ConnectionLost, "the link is down"), true, true});
+        report(lost);
+    }
+    // What one near Nic failed goes by the other as that has room, and by the far one.
+    auto later = carried();
+    EXPECT_GT(later[2], 0u) << "nothing went by the far Nic";
+    EXPECT_EQ(later[0] + later[1] + later[2], 2000u);
 }
 
 }  // namespace

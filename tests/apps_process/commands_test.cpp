@@ -6,10 +6,13 @@
 #include <netinet/in.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "tests/apps_process/troupe_process.h"
+#include "tests/topology/sysfs_tree.h"
 
 namespace troupe::apps {
 namespace {
@@ -330,6 +333,88 @@ TEST(TopoCommand, AnswersWithTheMatrix) {
     const auto outcome = runTroupe({"topo", "--json"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_TRUE(outcome.json()["priority_matrix"].is_object());
+}
+
+/// PATH of the programs that are started while this lives.
+class ScopedPath {
+  public:
+    explicit ScopedPath(const std::string& path) : before_(::getenv("PATH")) { ::setenv("PATH", path.c_str(), 1); }
+    ~ScopedPath() { ::setenv("PATH", before_.c_str(), 1); }
+    ScopedPath(const ScopedPath&) = delete;
+    ScopedPath& operator=(const ScopedPath&) = delete;
+
+  private:
+    const std::string before_;
+};
+
+/// `troupe topo` of a machine of tests/topology.
+Outcome topoOf(const test::SysfsTree& tree, std::vector<std::string> more) {
+    more.insert(more.begin(), {"topo", "--sysfs", tree.sys().string(), "--dev", tree.dev().string()});
+    return runTroupe(more);
+}
+
+TEST(TopoCommand, RanksTheDevicesOfAnotherMachineWithReasons) {
+    const test::SysfsTree tree(std::filesystem::path(TROUPE_MACHINES) / "nics_on_one_socket.txt");
+    const auto text = topoOf(tree, {});
+    ASSERT_EQ(text.code, 0) << text.err;
+    EXPECT_THAT(text.out, HasSubstr("not used: mlx5_2: no port is active"));
+    EXPECT_THAT(text.out, HasSubstr("not used: mlx5_3: no file in /dev/infiniband"));
+    const auto outcome = topoOf(tree, {"--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto json = outcome.json();
+    EXPECT_EQ(json["origin"], "RDMA devices");
+    EXPECT_EQ(json["priority_matrix"]["cpu:0"].dump(), R"([["mlx5_0","mlx5_1"],[]])");
+    EXPECT_THAT(json["reasons"]["cpu:1"]["mlx5_0"].get<std::string>(), HasSubstr("another node"));
+    EXPECT_EQ(json["devices"].size(), 4u);
+    EXPECT_EQ(json["gpus"].size(), 2u);
+    EXPECT_THAT(json["left_out"]["mlx5_2"].get<std::string>(), HasSubstr("no port is active"));
+}
+
+TEST(TopoCommand, TheSettingsLeaveDevicesOut) {
+    const test::SysfsTree tree(std::filesystem::path(TROUPE_MACHINES) / "nics_on_one_socket.txt");
+    const auto outcome = topoOf(tree, {"--json", "--set", "rdma.devices=mlx5_*", "--set", "rdma.exclude=mlx5_1"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["priority_matrix"]["cpu:0"].dump(), R"([["mlx5_0"],[]])");
+    EXPECT_EQ(outcome.json()["left_out"]["mlx5_1"], "excluded by the settings");
+}
+
+TEST(TopoCommand, AFileOverridesTheMatrixOrIsRefusedWithItsName) {
+    const test::SysfsTree tree(std::filesystem::path(TROUPE_MACHINES) / "nics_on_one_socket.txt");
+    const auto file = (tree.sys().parent_path() / "matrix.json").string();
+    std::ofstream(file) << R"({"cpu:0": [["mlx5_1"], ["mlx5_0"]], "cuda:0": [["mlx5_0"], []]})";
+    const auto outcome = topoOf(tree, {"--json", "--set", "topology.matrix=" + file});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["origin"], file);
+    EXPECT_EQ(outcome.json()["priority_matrix"].dump(),
+              R"({"cpu:0":[["mlx5_1"],["mlx5_0"]],"cuda:0":[["mlx5_0"],[]]})");
+    std::ofstream(file) << R"({"cpu:0": ["mlx5_1"]})";
+    const auto refused = topoOf(tree, {"--set", "topology.matrix=" + file});
+    EXPECT_NE(refused.code, 0);
+    EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("topology.matrix"), HasSubstr("'cpu:0' has no two lists")));
+    const auto missing = topoOf(tree, {"--set", "topology.matrix=/nowhere.json"});
+    EXPECT_THAT(missing.err, HasSubstr("/nowhere.json: No such file"));
+}
+
+TEST(TopoCommand, DrawsWithGraphvizOrSaysHowToGetIt) {
+    const test::SysfsTree tree(std::filesystem::path(TROUPE_MACHINES) / "two_nics_for_8_gpus.txt");
+    const auto folder = tree.sys().parent_path();
+    const auto picture = folder / "topo.svg";
+    {
+        // In the place of Graphviz: keeps what it was given to draw.
+        std::ofstream(folder / "dot") << "#!/bin/sh\ncat >\"$3\"\n";
+        std::filesystem::permissions(folder / "dot", std::filesystem::perms::owner_all);
+        const ScopedPath path(folder.string() + ":/usr/bin:/bin");
+        const auto outcome = topoOf(tree, {"--svg", picture.string()});
+        ASSERT_EQ(outcome.code, 0) << outcome.err;
+        std::string drawn;
+        std::getline(std::ifstream(picture), drawn);
+        EXPECT_THAT(drawn, testing::StartsWith("digraph troupe {"));
+        EXPECT_THAT(drawn, HasSubstr(R"("cuda:5" -> "mlx5_1")"));
+    }
+    const ScopedPath path(folder.string() + "/empty");
+    const auto outcome = topoOf(tree, {"--svg", picture.string()});
+    EXPECT_NE(outcome.code, 0);
+    EXPECT_THAT(outcome.err, HasSubstr("apt-get install graphviz"));
 }
 
 TEST(DemoCommand, DoesEverythingOnceAndFindsNoMismatch) {

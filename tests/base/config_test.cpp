@@ -62,7 +62,7 @@ class SettingsFile {
 
 TEST(ConfigSchema, IsSortedAndComplete) {
     const auto& schema = ConfigLoader::schema();
-    EXPECT_EQ(schema.size(), 60u) << "a new field of Config needs its key here";
+    EXPECT_EQ(schema.size(), 69u) << "a new field of Config needs its key here";
     for (std::size_t i = 0; i < schema.size(); ++i) {
         const ConfigKey& key = schema[i];
         if (i > 0) {
@@ -116,6 +116,17 @@ TEST(ConfigSchema, EveryKeyRefusesRubbishAndKeepsItsValue) {
             EXPECT_EQ(valuesOf(config), before) << key.name;
         }
     }
+}
+
+TEST(ConfigSchema, AChoiceTakesItsWordsAndNoOther) {
+    ConfigLoader loader;
+    for (const char* word : {"cm", "exchange", "auto"}) {
+        EXPECT_TRUE(loader.set("rdma.connect", word)) << word;
+        EXPECT_EQ(loader.config().rdma_connect, word);
+    }
+    for (const char* word : {"", "CM", "cm ", "tcp"})
+        EXPECT_THAT(loader.set("rdma.connect", word).message(), HasSubstr("auto, cm, exchange")) << word;
+    EXPECT_EQ(loader.config().rdma_connect, "auto");
 }
 
 TEST(ConfigSchema, TextsHaveALengthAndNoControlCharacters) {

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -83,6 +85,23 @@ TEST(Result, PointsIntoItsValue) {
     result->push_back('!');
     EXPECT_EQ(*result, "four!");
 }
+
+TEST(ResultDeathTest, ValueOfAnErrorEndsTheProgramAndSaysWhy) {
+    const Result<std::string> failed(Code::Timeout, "node7 did not answer");
+    Result<std::string> changeable = failed;
+    const auto says = "Timeout: node7 did not answer";
+    EXPECT_EXIT(static_cast<void>(failed.value().size()), testing::KilledBySignal(SIGABRT), says);
+    EXPECT_EXIT(changeable.value().clear(), testing::KilledBySignal(SIGABRT), says);
+    EXPECT_EXIT(static_cast<void>(std::move(changeable).value().size()), testing::KilledBySignal(SIGABRT), says);
+}
+
+#ifndef NDEBUG
+TEST(ResultDeathTest, AssertGuardsTheOperators) {
+    Result<std::string> failed(Code::Timeout, "node7 did not answer");
+    EXPECT_EXIT(static_cast<void>((*failed).size()), testing::KilledBySignal(SIGABRT), "without a value");
+    EXPECT_EXIT(failed->clear(), testing::KilledBySignal(SIGABRT), "without a value");
+}
+#endif
 
 }  // namespace
 }  // namespace troupe

@@ -38,6 +38,24 @@ TEST(ControlMessages, SurviveARoundTrip) {
     expectRoundTrip(Pong{UINT64_MAX});
     expectRoundTrip(Goodbye{"freeEngine"});
     expectRoundTrip(ErrorReply{Code::StaleIncarnation, "I am someone else"});
+    std::string bytes;
+    for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+    expectRoundTrip(TransportQuestion{UINT64_MAX, "rdma", bytes});
+    expectRoundTrip(TransportQuestion{1, "rdma", std::string(kMaxControlBytes, '\xff')});
+    expectRoundTrip(TransportAnswer{9, Code::Ok, "", bytes});
+    expectRoundTrip(TransportAnswer{9, Code::TransportMissing, "no rdma here", ""});
+}
+
+TEST(ControlMessages, BytesThatAreNoHexadecimalOrTooManyAreRefused) {
+    const auto refused = [](const std::string& bytes) {
+        return TransportQuestion::decode(
+                   {ControlType::Question, R"({"id":1,"transport":"rdma","bytes":")" + bytes + "\"}"})
+            .status()
+            .message();
+    };
+    for (const char* bytes : {"0", "0g", "zz", "A0", "000", " 00"})
+        EXPECT_NE(refused(bytes).find("hexadecimal"), std::string::npos) << bytes;
+    EXPECT_NE(refused(std::string(2 * kMaxControlBytes + 2, '0')).find("at most"), std::string::npos);
 }
 
 TEST(ControlMessages, ANullExpectationMeansWhoeverAnswers) {

@@ -84,8 +84,6 @@ TEST_F(Failover, WhatHostLosesGoesOnByTcpAndReturnsToHost) {
         }
         ASSERT_TRUE(eventuallyGoesBy("tcp by tcp0"));
         ASSERT_TRUE(b_->installTransport("host"));
-        // Without a store nobody is told what a peer installs.
-        ASSERT_TRUE(a_->syncSegmentCache(b_->localSegmentName()));
         ASSERT_TRUE(eventuallyGoesBy("host by host0, then tcp by tcp0"));
     }
     EXPECT_GT(moved, 0u);

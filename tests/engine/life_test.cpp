@@ -17,6 +17,7 @@
 
 #include "base/endpoint.h"
 #include "tests/support/engine_pair.h"
+#include "transports/transport.h"
 
 namespace troupe::test {
 namespace {
@@ -207,6 +208,36 @@ TEST(Life, TheControlPortMayBeChosenWithTheNameOrTheArgument) {
     TransferEngine engine;
     ASSERT_TRUE(engine.init("p2p", "localhost", "localhost", port));
     EXPECT_EQ(engine.localSegmentName(), "127.0.0.1:" + std::to_string(port));
+}
+
+TEST(Life, TwoPortsThatContradictEachOtherAreRefused) {
+    std::uint16_t port = 0;
+    {
+        const auto engine = startEngine();
+        port = Endpoint::parse(engine->localSegmentName())->port;
+    }
+    const std::string name = "127.0.0.1:" + std::to_string(port);
+    TransferEngine engine;
+    const Status refused = engine.init("p2p", name, "", port == 65535 ? 1024 : port + 1);
+    expectCode(refused, Code::InvalidArgument);
+    EXPECT_THAT(refused.message(), testing::AllOf(HasSubstr(name), HasSubstr("leave one out")));
+    // Twice the same is no contradiction, and the refusal changed nothing.
+    ASSERT_TRUE(engine.init("p2p", name, "", port));
+    EXPECT_EQ(engine.localSegmentName(), name);
+}
+
+TEST(Life, AnAddressThatCannotBeListenedOnIsNotSaidToBeNone) {
+    const struct {
+        const char* name;
+        const char* says;
+    } cases[] = {{"0.0.0.0", "that peers can be told"}, {"203.0.113.9", "no address of this machine"}};
+    for (const auto& [name, says] : cases) {
+        TransferEngine engine;
+        const Status refused = engine.init("p2p", name);
+        expectCode(refused, Code::InvalidArgument);
+        EXPECT_THAT(refused.message(), testing::AllOf(HasSubstr(name), HasSubstr(says)));
+        EXPECT_THAT(refused.message(), testing::Not(HasSubstr("is no address and")));
+    }
 }
 
 TEST(Transports, UnknownNamesAreListedAndDuplicatesRefused) {

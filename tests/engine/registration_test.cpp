@@ -7,6 +7,7 @@
 
 #include "base/byte_range.h"
 #include "tests/support/engine_pair.h"
+#include "topology/topology.h"
 
 namespace troupe::test {
 namespace {
@@ -79,8 +80,28 @@ TEST_F(Registration, ALocationThatNobodyKnowsIsRefusedByItsName) {
         }
     }
     EXPECT_TRUE(engine_->registerLocalMemory(at(0), kPage, "*"));
-    EXPECT_TRUE(engine_->registerLocalMemory(at(1), kPage, "cpu:0"));
-    EXPECT_TRUE(engine_->registerLocalMemory(at(2), kPage, "cpu:1023"));
+}
+
+TEST_F(Registration, ANumaNodeThatTheMachineDoesNotHaveIsRefusedAndThoseItHasAreNamed) {
+    const auto nodes = discoverTopology().nodes;
+    ASSERT_FALSE(nodes.empty());
+    ASSERT_LE(nodes.size(), memory_.size() / kPage);
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+        EXPECT_TRUE(engine_->registerLocalMemory(at(i), kPage, "cpu:" + std::to_string(nodes[i].id)));
+    const std::string missing = "cpu:" + std::to_string(nodes.back().id + 1);
+    Buffer other(kPage);
+    // "cpu:00" is no name of a node either.
+    for (const std::string& bad : {missing, std::string("cpu:9999"), std::string("cpu:00")}) {
+        for (const Status& refused : {engine_->registerLocalMemory(other.data(), kPage, bad),
+                                      engine_->registerLocalMemoryBatch({{other.data(), kPage}}, bad),
+                                      engine_->allocateLocalMemory(kPage, bad).status()}) {
+            expectCode(refused, Code::InvalidArgument);
+            EXPECT_THAT(refused.message(), HasSubstr("location '" + bad + "'"));
+            for (const NumaNode& node : nodes)
+                EXPECT_THAT(refused.message(), HasSubstr("cpu:" + std::to_string(node.id)));
+        }
+    }
+    EXPECT_TRUE(engine_->registerLocalMemory(other.data(), kPage));
 }
 
 TEST_F(Registration, OverlapWithARegisteredRangeIsRefused) {

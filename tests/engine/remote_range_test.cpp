@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/byte_range.h"
 #include "tests/support/engine_pair.h"
 
 namespace troupe::test {
@@ -186,6 +187,41 @@ TEST_P(RemoteRange, AnUnregisteredRegionIsOutOfReachAtOnce) {
     expectRefused(remote_.address(), kPage, Code::AddressNotRegistered);
     ASSERT_TRUE(owner().registerLocalMemory(remote_.data(), 8 * kPage));
     expectCompleted(transfer(Opcode::Write, remote_.address(), kPage), kPage);
+}
+
+/// What a transfer of `length` bytes says whose first `good` bytes lie in a region.
+std::string refusalOf(EnginePair& pair, SegmentID target, const Buffer& remote, Opcode opcode, std::size_t good,
+                      std::size_t length) {
+    TransferEngine& owner = target == kLocalSegmentID ? *pair.a : *pair.b;
+    EXPECT_TRUE(owner.registerLocalMemory(remote.data(), good));
+    const auto status = runBatch(*pair.a, {makeRequest(opcode, target, pair.local.data(), remote.address(), length)});
+    EXPECT_TRUE(owner.unregisterLocalMemory(remote.data()));
+    expectFailed(status, Code::AddressNotRegistered);
+    EXPECT_LE(status.transferred_bytes, good) << "a part may have been moved, but none outside";
+    return status.error.message();
+}
+
+TEST(RemoteRefusal, NamesTheRangeThatWasAskedForAndTheFirstAddressThatIsNotRegisteredByEveryTransport) {
+    constexpr std::size_t kGood = 1u << 20;
+    constexpr std::size_t kLength = 3u << 20;
+    const Buffer remote(kLength);
+    const std::string range = ByteRange{remote.address(), kLength}.toString();
+    const std::string missing = hexAddress(remote.address(kGood)) + " is not registered";
+    EngineSetup by_host;
+    by_host.config.host_peers = true;
+    for (const bool host : {false, true}) {
+        EnginePair pair(host ? by_host : EngineSetup(), kLength);
+        for (const SegmentID target : {pair.segment, kLocalSegmentID}) {
+            const auto& owner = target == kLocalSegmentID ? pair.a : pair.b;
+            for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+                const std::string said = refusalOf(pair, target, remote, opcode, kGood, kLength);
+                const std::string what = opcode == Opcode::Write ? "write to " : "read of ";
+                EXPECT_THAT(said, testing::StartsWith(what + range + ": segment '" + owner->localSegmentName() + "'"));
+                EXPECT_THAT(said, testing::EndsWith(": " + missing));
+                EXPECT_THAT(said, HasSubstr(target == kLocalSegmentID || host ? "through host" : "through tcp"));
+            }
+        }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Owners, RemoteRange, testing::Values(Where::OtherEngine, Where::OwnSegment),

@@ -235,6 +235,17 @@ TEST(Batches, StatusIsPendingUntilAllAreTerminalThenTheWorst) {
     EXPECT_EQ(batch.wait().error.toString(), cause.toString());
 }
 
+TEST(Batches, WaitWithoutATimeoutWaitsForTheEnd) {
+    EnginePair pair;
+    const auto batch = pair.a->allocateBatchID(1);
+    ASSERT_TRUE(batch);
+    ASSERT_TRUE(pair.a->submitTransfer(*batch, {pair.request(Opcode::Write, 0, 0, pair.local.size())}));
+    const auto ended = pair.a->waitTransfer(*batch);
+    ASSERT_TRUE(ended);
+    expectCompleted(*ended, pair.local.size());
+    EXPECT_TRUE(pair.a->freeBatchID(*batch));
+}
+
 TEST(Batches, WaitGivesPendingWhenTheTimePassesFirst) {
     EnginePair pair({}, 128u << 20);
     BatchHolder batch(*pair.a, 1);

@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "base/byte_range.h"
 #include "tests/host_backend/host_process_fixture.h"
 
 namespace troupe::test {

@@ -1,11 +1,33 @@
-# Installs BUILD under WORK, then configures, builds and runs the project SOURCE against it.
+# Installs BUILD under WORK, then configures, builds and runs the project SOURCE against it, by CMake and by pkg-config.
+# EXAMPLE is the source of the service that users are told to copy.
 function(run)
     execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER}
+
+# The public headers, all under one folder.
+file(GLOB shown RELATIVE ${WORK}/prefix/include ${WORK}/prefix/include/*)
+if(NOT shown STREQUAL "troupe")
+    message(FATAL_ERROR "the folder of headers shows: ${shown}")
+endif()
+foreach(private actors/tracker_logic.h control/control_frame.h transports/nic.h engine/engine_core.h)
+    if(EXISTS ${WORK}/prefix/include/troupe/${private})
+        message(FATAL_ERROR "${private} is installed")
+    endif()
+endforeach()
+
+run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER} -DEXAMPLE=${EXAMPLE}
     -DCMAKE_PREFIX_PATH=${WORK}/prefix)
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/consumer)
+run(${WORK}/build/service)
+
+file(GLOB_RECURSE description ${WORK}/prefix/*/troupe.pc)
+cmake_path(GET description PARENT_PATH where)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${where} ${PKG_CONFIG} --cflags --libs troupe
+                OUTPUT_VARIABLE flags COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(flags UNIX_COMMAND "${flags}")
+run(${COMPILER} -std=c++20 -I ${SOURCE} ${SOURCE}/main.cpp ${flags} -o ${WORK}/by_pkg_config)
+run(${WORK}/by_pkg_config)

@@ -2,6 +2,8 @@
 # Soft-RoCE devices of the guest. Rail R (from 0) is a veth pair rR.a - rR.b with the addresses 10.(R+1).0.1 and
 # 10.(R+1).0.2 and the devices rxe_Ra and rxe_Rb. Tests take links down and bring them back with this, too.
 #
+# With VM_NUMA (vm.py --numa) also rxe_n0 and rxe_n1 on the netdevs n0 and n1, virtio NICs of NUMA nodes 0 and 1.
+#
 #   devices.sh up                 all of it, VM_RAILS rails
 #   devices.sh link DEVICE down   takes the netdev of a device down
 #   devices.sh link DEVICE up     and up again, with the routes that went with it; returns when its port is active
@@ -65,7 +67,21 @@ up() {
     for ((rail = 0; rail < VM_RAILS; ++rail)); do
         for end in a b; do rdma link add "rxe_$rail$end" type rxe netdev "r$rail.$end"; done
     done
+    [[ -z $VM_NUMA ]] || numa
     rdma link show
+}
+
+numa() {
+    local node file
+    modprobe -d "$VM_MODULES" virtio_net
+    for node in 0 1; do
+        # vm.py gives the NIC of each node its address.
+        file=$(grep -l "^52:54:00:00:00:0$((node + 1))$" /sys/class/net/*/address)
+        ip link set "$(basename "$(dirname "$file")")" name "n$node"
+        ip address add "10.20.$node.1/24" dev "n$node"
+        ip link set "n$node" up
+        rdma link add "rxe_n$node" type rxe netdev "n$node"
+    done
 }
 
 case $1 in

@@ -196,7 +196,8 @@ def run(arguments, folder):
     (share / "environment").write_text(
         f"VM_MODULES={shlex.quote(modules)}\nVM_CWD={shlex.quote(os.getcwd())}\nVM_RAILS={arguments.rails}\nVM_SETUP={shlex.quote(str(HERE))}\n"
         f"VM_TREE={shlex.quote(str(HERE.parent.parent))}\n"
-        f"VM_NOW={int(time.time())}\nVM_VERBOSE={int(arguments.verbose)}\nVM_LONG={'1' if arguments.long else ''}\n")
+        f"VM_NOW={int(time.time())}\nVM_VERBOSE={int(arguments.verbose)}\nVM_LONG={'1' if arguments.long else ''}\n"
+        f"VM_NUMA={'1' if arguments.numa else ''}\n")
     console_file = open(folder / "qemu", "wb")
     qemu = subprocess.Popen(command_line(arguments, folder, share, image, initramfs), stdin=subprocess.DEVNULL,
                             stdout=console_file, stderr=subprocess.STDOUT)
@@ -247,7 +248,7 @@ def main():
     parser.add_argument("--long", action="store_true", help="VM_LONG=1 for the command: tests run their long form")
     parser.add_argument("--memory", default="3G")
     parser.add_argument("--accel", choices=["kvm", "tcg"], help="default: kvm where it works")
-    parser.add_argument("--numa", action="store_true", help="two NUMA nodes with a virtio NIC each; 2 GiB")
+    parser.add_argument("--numa", action="store_true", help="two NUMA nodes with a virtio NIC each, n0 and n1, and Soft-RoCE on them; 2 GiB")
     parser.add_argument("--out", help="folder for what the command wrote under $OUT")
     parser.add_argument("--verbose", action="store_true", help="show the set-up of the devices")
     parser.add_argument("command", nargs="+")

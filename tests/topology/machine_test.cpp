@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/topology/sysfs_tree.h"
+#include "topology/local_matrix.h"
 #include "topology/matrix.h"
 #include "topology/selection.h"
 
@@ -217,6 +218,38 @@ TEST(SelectDevice, ExplainsItself) {
     EXPECT_EQ(selectDevice(kMatrix, "cpu:1", "", {"c"})->reason,
               "available to cpu:1, whose preferred devices are excluded; the first by name");
     EXPECT_EQ(selectDevice(kMatrix, "*")->reason, "no device is nearer to '*' than another; the first by name");
+}
+
+TEST(LocalMatrix, TheFileWinsThenRdmaThenTheInterfaces) {
+    const SysfsTree tree(std::filesystem::path(TROUPE_MACHINES) / "two_nics_for_8_gpus.txt");
+    const auto machine = discoverMachine(tree.sys(), tree.dev());
+    Config config;
+    auto found = localMatrix(config, machine);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->origin, "RDMA devices");
+    EXPECT_EQ(found->matrix, matrixOf("two_nics_for_8_gpus"));
+    config.rdma_exclude = "mlx5_*";
+    found = localMatrix(config, machine);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->origin, "network interfaces");
+    const auto file = (tree.sys().parent_path() / "matrix.json").string();
+    std::ofstream(file) << R"({"cuda:1": [["mlx5_1"], ["mlx5_0"]]})";
+    config.topology_matrix = file;
+    found = localMatrix(config, machine);
+    ASSERT_TRUE(found) << found.status().toString();
+    EXPECT_EQ(found->origin, file);
+    EXPECT_EQ(found->matrix, (PriorityMatrix{{"cuda:1", {{"mlx5_1"}, {"mlx5_0"}}}}));
+    std::ofstream(file) << std::string(2u << 20, ' ');
+    EXPECT_THAT(localMatrix(config, machine).status().message(), testing::HasSubstr("more than 1 MiB"));
+}
+
+TEST(Far, ADeviceIsFarFromWhatPrefersOthersAndNothingIsKnownOfOneThatIsNotNamed) {
+    const PriorityMatrix matrix = {
+        {"cpu:0", {{"a", "b"}, {"c"}}}, {"cpu:1", {{"c"}, {"a"}}}, {"cuda:0", {{}, {"a", "b", "c"}}}};
+    EXPECT_EQ(locationsFarFrom(matrix, "a"), Names{"cpu:1"});
+    EXPECT_EQ(locationsFarFrom(matrix, "b"), Names{"cpu:1"}) << "and cpu:1 does not list it at all";
+    EXPECT_EQ(locationsFarFrom(matrix, "c"), Names{"cpu:0"});
+    EXPECT_EQ(locationsFarFrom(matrix, "tcp0"), Names{});
 }
 
 }  // namespace

@@ -107,10 +107,13 @@ std::string heldByDevices() {
     return text;
 }
 
-TEST(VerbsVmLinks, PeersComeAndGoAndNothingIsLeft) {
+/// `connect`: rdma.connect of the one that stays.
+void expectPeersToLeaveNothing(const std::string& connect) {
     Buffer local(65536);
     local.fillPattern(7);
-    const auto a = startRdma("rxe_0a");
+    auto setup = rdmaSetup("rxe_0a");
+    setup.config.rdma_connect = connect;
+    const auto a = startRdma(setup);
     ASSERT_TRUE(a->registerLocalMemory(local.data(), local.size()));
     const auto meet = [&](int i) {
         Buffer remote(65536);
@@ -138,6 +141,10 @@ TEST(VerbsVmLinks, PeersComeAndGoAndNothingIsLeft) {
         << entriesOf("/proc/self/fd") << " descriptors where there were " << descriptors;
     EXPECT_EQ(entriesOf("/proc/self/task"), threads);
 }
+
+TEST(VerbsVmLinks, PeersComeAndGoAndNothingIsLeft) { expectPeersToLeaveNothing("auto"); }
+
+TEST(VerbsVmLinks, PeersConnectedByExchangeComeAndGoAndNothingIsLeft) { expectPeersToLeaveNothing("exchange"); }
 
 TEST(VerbsVmLongLinks, FivePercentOfThePacketsLostCostTimeAndNoBytes) {
     Engines engines("rxe_0a", "rxe_0b", 2u << 20);
@@ -176,7 +183,7 @@ TEST(VerbsVmLongLinks, PortsOfDifferentMtuAgreeOnTheSmaller) {
     shell("ip link set r1.b mtu 4200");
 }
 
-TEST(VerbsVmLongLinks, ADeviceThatIsDeletedWhileInUseHangsNobody) {
+TEST(VerbsVmLinks, ADeviceThatIsDeletedWhileInUseHangsNobody) {
     {
         Engines engines("rxe_1a", "rxe_1b", 4u << 20);
         expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4096)}), 4096);

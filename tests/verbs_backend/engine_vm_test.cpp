@@ -35,6 +35,47 @@ TEST(VerbsVmEngine, TwoEnginesMoveMemoryBothWaysOverNothingButRdma) {
     EXPECT_TRUE(local.holdsPattern(2));
 }
 
+TEST(VerbsVmEngine, WithoutRdmaCmPairsAreMadeOverTheControlConnection) {
+    Buffer local(1u << 20);
+    auto setup = rdmaSetup("rxe_0a");
+    setup.config.rdma_connect = "exchange";
+    const auto a = startRdma(setup);
+    ASSERT_TRUE(a->registerLocalMemory(local.data(), local.size()));
+    auto peer = std::make_unique<ServingProcess>("rxe_0b", local.size());
+    const auto segment = a->openSegment(peer->segment);
+    ASSERT_TRUE(segment) << segment.status().toString();
+    local.fillPattern(5);
+    expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, *segment, local.data(), peer->address, local.size())}),
+                    local.size());
+    local.fill(std::byte{0});
+    expectCompleted(runBatch(*a, {makeRequest(Opcode::Read, *segment, local.data(), peer->address, local.size())}),
+                    local.size());
+    EXPECT_TRUE(local.holdsPattern(5));
+    // The control connection tells of its end; no connection of rdma_cm does.
+    {
+        BatchHolder batch(*a, 8);
+        std::vector<TransferRequest> requests;
+        for (std::size_t i = 0; i < 8; ++i)
+            requests.push_back(makeRequest(Opcode::Write, *segment, local.data(), peer->address, local.size()));
+        ASSERT_TRUE(batch.submit(requests));
+        peer->kill();
+        static_cast<void>(batch.wait());
+        for (std::size_t i = 0; i < 8; ++i) EXPECT_TRUE(batch.task(i).quiesced);
+    }
+    // And one that is asked by a peer without rdma_cm, though it has it itself.
+    const auto b = startRdma("rxe_0b");
+    Buffer remote(65536);
+    ASSERT_TRUE(b->registerLocalMemory(remote.data(), remote.size()));
+    const auto other = a->openSegment(b->localSegmentName());
+    ASSERT_TRUE(other) << other.status().toString();
+    local.fillPattern(6);
+    expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, *other, local.data(), remote.address(), 65536)}), 65536);
+    EXPECT_TRUE(remote.holdsPattern(6));
+    const auto back = b->openSegment(a->localSegmentName());
+    ASSERT_TRUE(back) << back.status().toString();
+    expectCompleted(runBatch(*b, {makeRequest(Opcode::Read, *back, remote.data(), local.address(), 65536)}), 65536);
+}
+
 TEST(VerbsVmEngine, OneLargeRequestUsesBothDevices) {
     const std::size_t bytes = isLong() ? 256u << 20 : 48u << 20;
     Buffer local(bytes);

@@ -2,6 +2,9 @@
 
 #include "tests/verbs_backend/soft_verbs.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -28,14 +31,67 @@ SoftVerbs::SoftVerbs(const std::vector<std::string>& devices) {
         auto hardware = std::make_unique<Hardware>();
         hardware->name = devices[i];
         hardware->address = *SocketAddress::fromNumeric("10.9.0." + std::to_string(i + 1), 0);
-        const std::uint8_t gid[16] = {0, 0, 0,    0,    0,  0, 0, 0,
-                                      0, 0, 0xff, 0xff, 10, 9, 0, static_cast<std::uint8_t>(i + 1)};
-        std::memcpy(hardware->gid.raw, gid, sizeof gid);
+        const std::string number = std::to_string(i + 1);
+        // A link-local one first, as real ones have it.
+        hardware->gids = {gid("fe80::" + number, 0), gid("::ffff:10.9.0." + number, 1)};
         hardware_.push_back(std::move(hardware));
     }
 }
 
 SoftVerbs::~SoftVerbs() = default;
+
+ibv_gid_entry SoftVerbs::gid(const std::string& address, std::uint32_t index, ibv_gid_type type) {
+    ibv_gid_entry entry{};
+    if (::inet_pton(AF_INET6, address.c_str(), entry.gid.raw) != 1) ADD_FAILURE() << address;
+    entry.gid_index = index;
+    entry.port_num = 1;
+    entry.gid_type = static_cast<std::uint32_t>(type);
+    return entry;
+}
+
+SoftVerbs::Hardware* SoftVerbs::find(const std::string& device) const {
+    for (const auto& hardware : hardware_)
+        if (hardware->name == device) return hardware.get();
+    ADD_FAILURE() << "no device " << device;
+    return hardware_.front().get();
+}
+
+void SoftVerbs::setGids(const std::string& device, std::vector<ibv_gid_entry> gids) {
+    const std::lock_guard lock(mutex_);
+    find(device)->gids = std::move(gids);
+}
+
+void SoftVerbs::setMtu(const std::string& device, ibv_mtu mtu) {
+    const std::lock_guard lock(mutex_);
+    find(device)->mtu = mtu;
+}
+
+void SoftVerbs::setLid(const std::string& device, std::uint16_t lid) {
+    const std::lock_guard lock(mutex_);
+    find(device)->lid = lid;
+}
+
+void SoftVerbs::cutRoute(const std::string& device, std::uint32_t gid_index) {
+    const std::lock_guard lock(mutex_);
+    find(device)->cut.push_back(gid_index);
+}
+
+std::size_t SoftVerbs::pairsOn(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::count_if(pairs_.begin(), pairs_.end(), [&](const auto& entry) {
+        return static_cast<const Context*>(entry.second->context)->hardware->name == device;
+    }));
+}
+
+ibv_qp_attr SoftVerbs::lastRoute(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return find(device)->last_route;
+}
+
+std::vector<int> SoftVerbs::dmabufs() const {
+    const std::lock_guard lock(mutex_);
+    return dmabufs_;
+}
 
 void SoftVerbs::fail(const std::string& call, int error, int count, int skip) {
     const std::lock_guard lock(mutex_);
@@ -118,11 +174,11 @@ void SoftVerbs::ring(int fd) {
 
 // --- devices ---------------------------------------------------------------------------------------------------------
 
-int SoftVerbs::openDevices(const std::vector<std::string>& wanted, std::vector<Opened>& devices) {
+int SoftVerbs::openDevices(const std::function<bool(const std::string&)>& wanted, std::vector<Opened>& devices) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("openDevices")) return error;
     for (auto& hardware : hardware_) {
-        if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), hardware->name) == wanted.end()) continue;
+        if (!wanted(hardware->name)) continue;
         Opened opened;
         opened.name = hardware->name;
         opened.error = fault("openDevice");
@@ -167,8 +223,11 @@ int SoftVerbs::queryPort(ibv_context* context, std::uint8_t, ibv_port_attr& attr
     const std::lock_guard lock(mutex_);
     if (const int error = fault("queryPort")) return error;
     attributes = {};
-    attributes.state = lookUp(contexts_, context)->hardware->up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
-    attributes.active_mtu = IBV_MTU_4096;
+    const Hardware& hardware = *lookUp(contexts_, context)->hardware;
+    attributes.state = hardware.up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+    attributes.active_mtu = hardware.mtu;
+    attributes.lid = hardware.lid;
+    attributes.link_layer = hardware.lid != 0 ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
     attributes.max_msg_sz = 1u << 30;
     return 0;
 }
@@ -176,17 +235,7 @@ int SoftVerbs::queryPort(ibv_context* context, std::uint8_t, ibv_port_attr& attr
 int SoftVerbs::queryGids(ibv_context* context, std::vector<ibv_gid_entry>& gids) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("queryGids")) return error;
-    // A link-local one first, as real ones have it: it must not be chosen.
-    ibv_gid_entry local{};
-    local.gid.raw[0] = 0xfe;
-    local.gid.raw[1] = 0x80;
-    local.gid.raw[15] = 1;
-    local.port_num = 1;
-    local.gid_type = IBV_GID_TYPE_ROCE_V2;
-    ibv_gid_entry mapped = local;
-    mapped.gid = lookUp(contexts_, context)->hardware->gid;
-    mapped.gid_index = 1;
-    gids = {local, mapped};
+    gids = lookUp(contexts_, context)->hardware->gids;
     return 0;
 }
 
@@ -231,10 +280,28 @@ ibv_mr* SoftVerbs::regMr(ibv_pd* pd, void* addr, std::size_t length, int access)
         errno = EINVAL;
         return nullptr;
     }
+    return add(pd, reinterpret_cast<std::uint64_t>(addr), length, access);
+}
+
+ibv_mr* SoftVerbs::regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::uint64_t iova, int fd,
+                               int access) {
+    const std::lock_guard lock(mutex_);
+    if (fault("regDmabufMr") != 0) return nullptr;
+    // The kernel maps whole pages of the buffer, so both must lie alike in theirs; and the descriptor must be one.
+    if (offset % 4096 != iova % 4096 || ::fcntl(fd, F_GETFD) < 0) {
+        violate("regDmabufMr with an offset that does not fit the address, or a closed descriptor");
+        errno = EINVAL;
+        return nullptr;
+    }
+    dmabufs_.push_back(fd);
+    return add(pd, iova, length, access);
+}
+
+ibv_mr* SoftVerbs::add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access) {
     auto mr = std::make_unique<Registration>();
     mr->context = pd->context;
     mr->pd = pd;
-    mr->addr = addr;
+    mr->addr = reinterpret_cast<void*>(addr);
     mr->length = length;
     mr->lkey = next_key_++;
     mr->rkey = next_key_++;
@@ -366,9 +433,63 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
                        (pair->state == IBV_QPS_INIT && attributes.qp_state == IBV_QPS_RTR) ||
                        (pair->state == IBV_QPS_RTR && attributes.qp_state == IBV_QPS_RTS);
     if (!legal) return violate("an illegal transition of a queue pair"), EINVAL;
-    if ((mask & IBV_QP_ACCESS_FLAGS) != 0) pair->access = static_cast<int>(attributes.qp_access_flags);
-    if ((mask & IBV_QP_DEST_QPN) != 0) pair->remote = attributes.dest_qp_num;
+    // InfiniBand specification, table 91: what each transition needs.
+    const int needed =
+        IBV_QP_STATE |
+        (attributes.qp_state == IBV_QPS_INIT ? IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
+         : attributes.qp_state == IBV_QPS_RTR
+             ? IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                   IBV_QP_MIN_RNR_TIMER
+             : IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+    if (mask != needed) return violate("a transition with other attributes than it takes"), EINVAL;
+    if (attributes.qp_state == IBV_QPS_INIT) {
+        // Two P_Keys and one port.
+        if (attributes.pkey_index > 1 || attributes.port_num != 1) return EINVAL;
+        pair->access = static_cast<int>(attributes.qp_access_flags);
+    } else if (attributes.qp_state == IBV_QPS_RTR) {
+        if (const int error = checkRoute(*pair, attributes)) return error;
+        static_cast<Context*>(pair->context)->hardware->last_route = attributes;
+        pair->remote = attributes.dest_qp_num;
+        pair->takes_from = attributes.rq_psn;
+    } else {
+        pair->sends_from = attributes.sq_psn;
+    }
     pair->state = attributes.qp_state;
+    return 0;
+}
+
+/// What the kernel finds when it looks for a way, and what a device refuses.
+int SoftVerbs::checkRoute(const Pair& pair, const ibv_qp_attr& attributes) {
+    const Hardware& own = *static_cast<const Context*>(pair.context)->hardware;
+    if (attributes.path_mtu > own.mtu) return EINVAL;
+    if (attributes.max_dest_rd_atomic > 16 || attributes.rq_psn > 0xffffff) return EINVAL;
+    const ibv_ah_attr& way = attributes.ah_attr;
+    if (way.port_num != 1) return violate("a way through another port"), EINVAL;
+    if (own.lid != 0)
+        return std::any_of(hardware_.begin(), hardware_.end(),
+                           [&](const auto& hardware) { return hardware->lid != 0 && hardware->lid == way.dlid; })
+                   ? 0
+                   : EINVAL;
+    if (way.is_global == 0) return EINVAL;
+    const auto source = std::find_if(own.gids.begin(), own.gids.end(),
+                                     [&](const auto& entry) { return entry.gid_index == way.grh.sgid_index; });
+    if (source == own.gids.end()) return EINVAL;
+    if (std::find(own.cut.begin(), own.cut.end(), source->gid_index) != own.cut.end()) return ETIMEDOUT;
+    for (const auto& hardware : hardware_)
+        for (const ibv_gid_entry& entry : hardware->gids)
+            if (std::memcmp(entry.gid.raw, way.grh.dgid.raw, sizeof entry.gid.raw) == 0 &&
+                entry.gid_type == source->gid_type)
+                return 0;
+    return ETIMEDOUT;
+}
+
+int SoftVerbs::queryQp(ibv_qp* qp, ibv_qp_attr& attributes, int) {
+    const std::lock_guard lock(mutex_);
+    const Pair* pair = lookUp(pairs_, qp);
+    if (pair == nullptr) return violate("queryQp of a destroyed queue pair"), EINVAL;
+    if (const int error = fault("queryQp")) return error;
+    attributes.qp_state = pair->state;
+    attributes.rq_psn = (pair->takes_from + pair->taken) & 0xffffff;
     return 0;
 }
 
@@ -446,10 +567,13 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
     const auto at = std::find_if(pairs_.begin(), pairs_.end(),
                                  [&](const auto& entry) { return entry.second->qp_num == pair.remote; });
     if (at == pairs_.end()) return IBV_WC_RETRY_EXC_ERR;
-    const Pair& target = *at->second;
+    Pair& target = *at->second;
     const auto* there = static_cast<Context*>(target.context);
     if ((target.state != IBV_QPS_RTR && target.state != IBV_QPS_RTS) || !own->hardware->up || !there->hardware->up)
         return IBV_WC_RETRY_EXC_ERR;
+    // Packets of another number than the one that is due are dropped.
+    if (target.takes_from != pair.sends_from || target.remote != pair.qp_num) return IBV_WC_RETRY_EXC_ERR;
+    ++target.taken;
     const int needed = work.opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
     const Registration* mr = registration(work.rkey, work.remote, length, target.pd);
     if (mr == nullptr || mr->rkey != work.rkey || (mr->access & needed) == 0 || (target.access & needed) == 0)

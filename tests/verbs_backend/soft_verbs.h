@@ -19,7 +19,7 @@ namespace troupe::verbs::testing {
 /// everything.
 class SoftVerbs final : public VerbsApi {
   public:
-    /// Devices named so, with the addresses 10.9.0.1, 10.9.0.2, ...
+    /// Devices named so, with the addresses 10.9.0.1, 10.9.0.2, ... at GID 1, and fe80::1, fe80::2, ... at GID 0.
     explicit SoftVerbs(const std::vector<std::string>& devices);
     ~SoftVerbs() override;
 
@@ -33,13 +33,27 @@ class SoftVerbs final : public VerbsApi {
     /// With the asynchronous event.
     void setPort(const std::string& device, bool up);
 
+    /// What the ports of a device have in their tables from now on.
+    void setGids(const std::string& device, std::vector<ibv_gid_entry> gids);
+    static ibv_gid_entry gid(const std::string& address, std::uint32_t index, ibv_gid_type type = IBV_GID_TYPE_ROCE_V2);
+    void setMtu(const std::string& device, ibv_mtu mtu);
+    /// From now on its ports are InfiniBand's, with this LID.
+    void setLid(const std::string& device, std::uint16_t lid);
+    /// No way leads from this GID to anywhere.
+    void cutRoute(const std::string& device, std::uint32_t gid_index);
+
     std::vector<std::string> violations() const;
     /// "2 qp, 1 mr", or "" when nothing is left.
     std::string leftovers() const;
     std::size_t count(const std::string& kind) const;
+    /// Queue pairs on a device, and what the last one made ready there was given.
+    std::size_t pairsOn(const std::string& device) const;
+    ibv_qp_attr lastRoute(const std::string& device) const;
+    /// Descriptors of dma-bufs that were registered, one entry for each call.
+    std::vector<int> dmabufs() const;
 
     // --- VerbsApi --------------------------------------------------------------------------------------------------
-    int openDevices(const std::vector<std::string>& wanted, std::vector<Opened>& devices) override;
+    int openDevices(const std::function<bool(const std::string&)>& wanted, std::vector<Opened>& devices) override;
     int closeDevice(ibv_context* context) override;
     int queryDevice(ibv_context* context, ibv_device_attr& attributes) override;
     int queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr& attributes) override;
@@ -48,6 +62,8 @@ class SoftVerbs final : public VerbsApi {
     ibv_pd* allocPd(ibv_context* context) override;
     int deallocPd(ibv_pd* pd) override;
     ibv_mr* regMr(ibv_pd* pd, void* addr, std::size_t length, int access) override;
+    ibv_mr* regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::uint64_t iova, int fd,
+                        int access) override;
     int deregMr(ibv_mr* mr) override;
     ibv_comp_channel* createChannel(ibv_context* context) override;
     int destroyChannel(ibv_comp_channel* channel) override;
@@ -58,6 +74,7 @@ class SoftVerbs final : public VerbsApi {
     int pollCq(ibv_cq* cq, std::span<ibv_wc> completions) override;
     ibv_qp* createQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override;
     int modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) override;
+    int queryQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) override;
     int destroyQp(ibv_qp* qp) override;
     int postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) override;
     CmChannel cmOpen() override;
@@ -82,7 +99,11 @@ class SoftVerbs final : public VerbsApi {
     struct Hardware {
         std::string name;
         SocketAddress address;
-        ibv_gid gid{};
+        std::vector<ibv_gid_entry> gids;
+        std::vector<std::uint32_t> cut;
+        ibv_mtu mtu = IBV_MTU_4096;
+        std::uint16_t lid = 0;
+        ibv_qp_attr last_route{};
         bool up = true;
     };
     struct Context : ibv_context {
@@ -109,7 +130,10 @@ class SoftVerbs final : public VerbsApi {
     struct Pair : ibv_qp {
         ibv_qp_cap cap{};
         int access = 0;
-        std::uint32_t remote = 0;  ///< Number of the pair at the other end.
+        std::uint32_t remote = 0;      ///< Number of the pair at the other end.
+        std::uint32_t sends_from = 0;  ///< Its first packet's number.
+        std::uint32_t takes_from = 0;  ///< The first number that it takes.
+        std::uint32_t taken = 0;       ///< Packets that came since.
         std::deque<Work> waiting;
         /// Work requests that the program has not seen the end of, oldest first: what fills the send queue.
         std::deque<std::uint64_t> occupied;
@@ -122,6 +146,7 @@ class SoftVerbs final : public VerbsApi {
         CmChannel channel = 0;
         CmState state = CmState::New;
         Hardware* hardware = nullptr;
+        Hardware* remote_hardware = nullptr;
         SocketAddress to;
         std::uint16_t port = 0;
         CmId other = 0;
@@ -138,6 +163,9 @@ class SoftVerbs final : public VerbsApi {
     ibv_wc_status run(Pair& pair, const Work& work);
     void complete(Pair& pair, const Work& work, ibv_wc_status status);
     void toError(Pair& pair);
+    int checkRoute(const Pair& pair, const ibv_qp_attr& attributes);
+    Hardware* find(const std::string& device) const;
+    ibv_mr* add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access);
     const Registration* registration(std::uint32_t key, std::uint64_t addr, std::uint64_t length,
                                      const ibv_pd* pd) const;
     void put(CmChannel channel, CmEvent event);
@@ -169,6 +197,7 @@ class SoftVerbs final : public VerbsApi {
     int lose_ = 0;
     int repeat_ = 0;
     std::vector<std::string> violations_;
+    std::vector<int> dmabufs_;
 };
 
 }  // namespace troupe::verbs::testing

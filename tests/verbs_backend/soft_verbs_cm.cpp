@@ -146,7 +146,9 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
     request.hardware = device->get();
     request.other = key;
     request.remote_qp = parameters.qp_number;
+    request.remote_hardware = ids_.at(key).hardware;
     ids_.at(key).other = other;
+    ids_.at(key).remote_hardware = device->get();
     CmEvent asked = event(CmEvent::Kind::ConnectRequest, other, "connect request");
     asked.listener = listener->first;
     asked.private_data.assign(parameters.private_data.begin(), parameters.private_data.end());
@@ -211,11 +213,23 @@ int SoftVerbs::cmQpAttributes(CmId key, ibv_qp_attr& attributes, int& mask) {
     if (const int error = fault("cmQpAttributes")) return error;
     const Id& id = ids_.at(key);
     mask = IBV_QP_STATE;
-    if (attributes.qp_state == IBV_QPS_RTR) {
+    if (attributes.qp_state == IBV_QPS_INIT) {
+        attributes.port_num = 1;
+        mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    } else if (attributes.qp_state == IBV_QPS_RTR) {
         if (id.remote_qp == 0) return violate("cmQpAttributes to RTR before the peer's number is known"), EINVAL;
         attributes.dest_qp_num = id.remote_qp;
-        attributes.path_mtu = IBV_MTU_4096;
-        mask |= IBV_QP_DEST_QPN | IBV_QP_PATH_MTU;
+        attributes.path_mtu = id.hardware->mtu;
+        attributes.max_dest_rd_atomic = 16;
+        attributes.ah_attr.is_global = 1;
+        attributes.ah_attr.port_num = 1;
+        attributes.ah_attr.grh.sgid_index = 1;
+        attributes.ah_attr.grh.dgid = id.remote_hardware->gids.at(1).gid;
+        mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                IBV_QP_MIN_RNR_TIMER;
+    } else {
+        attributes.max_rd_atomic = 16;
+        mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
     }
     return 0;
 }

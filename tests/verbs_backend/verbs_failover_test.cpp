@@ -1,5 +1,6 @@
 // What a Nic that loses its device gives back, so that another may go on with it: on the strict software device.
 
+#include <cerrno>
 #include <optional>
 
 #include "tests/verbs_backend/soft_verbs.h"
@@ -14,9 +15,13 @@ using namespace std::chrono_literals;
 /// An initiator with the devices s0 and s1 (or s0 alone), a target with s2 and s3.
 struct Rails {
     explicit Rails(const std::string& own = "s0,s1", std::uint32_t lanes = 1, std::chrono::milliseconds lifetime = 60s)
-        : soft(std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"})),
-          a(config(own, lanes, lifetime), soft, "a"),
-          b(config("s2,s3", 1, lifetime), soft, "b") {
+        : Rails(config(own, lanes, lifetime), nullptr) {}
+    /// With a control connection, unless `switchboard` is null.
+    Rails(const Config& base, std::shared_ptr<Switchboard> switchboard)
+        : board(std::move(switchboard)),
+          soft(std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"})),
+          a(base, soft, "a", makeSilentLogger(), board),
+          b(config("s2,s3", 1, base.rdma_packet_lifetime), soft, "b", makeSilentLogger(), board) {
         EXPECT_TRUE(a.registerMemory(local.data(), local.size()));
         EXPECT_TRUE(b.registerMemory(remote.data(), remote.size()));
         for (const auto& nic : a.nics) {
@@ -66,6 +71,7 @@ struct Rails {
 
     std::vector<char> local = noise(65536);
     std::vector<char> remote = std::vector<char>(65536);
+    std::shared_ptr<Switchboard> board;
     std::shared_ptr<SoftVerbs> soft;
     Node a;
     Node b;
@@ -186,6 +192,55 @@ TEST(VerbsFailover, AResetDoesNotWaitForAFence) {
     ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
     for (const Failure& failure : rails.a.sweep.failed) EXPECT_TRUE(!failure.fenced && failure.quiesced);
     rails.soft->hold(false);
+}
+
+TEST(VerbsFailover, WithoutAnotherDeviceThePeerIsAskedOverTheControlConnectionHoweverThePairWasMade) {
+    for (const char* connect : {"auto", "cm", "exchange"}) {
+        SCOPED_TRACE(connect);
+        Config config = Rails::config("s0", 1, 60s);
+        config.rdma_connect = connect;
+        Rails rails(config, std::make_shared<Switchboard>());
+        ASSERT_EQ(rails.soft->count("qp"), 2u);
+        // Few enough that all of them are sent: what is not comes back at once.
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        rails.soft->setPort("s0", false);
+        ASSERT_TRUE(pump(rails.a, [&] { return !rails.a.sweep.failed.empty(); }));
+        EXPECT_EQ(rails.soft->pairsOn("s2") + rails.soft->pairsOn("s3"), 0u)
+            << "they came back before it was over there";
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        for (const Failure& failure : rails.a.sweep.failed)
+            EXPECT_TRUE(failure.fenced && failure.retryable && failure.quiesced) << failure.cause.toString();
+        EXPECT_EQ(rails.saidUsable(), false);
+        rails.soft->hold(false);
+        rails.soft->setPort("s0", true);
+        EXPECT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
+    }
+}
+
+TEST(VerbsFailover, ADeviceWithoutAnAnswerLeavesTheFenceToTheControlConnection) {
+    Rails rails(Rails::config("s0,s1", 1, 60s), std::make_shared<Switchboard>());
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    rails.soft->fail("cmConnect", EOPNOTSUPP, 1000);
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    for (const Failure& failure : rails.a.sweep.failed) EXPECT_TRUE(failure.fenced) << failure.cause.toString();
+    EXPECT_EQ(rails.soft->pairsOn("s2") + rails.soft->pairsOn("s3"), 1u);
+    rails.soft->fail("cmConnect", 0, 0);
+    rails.soft->hold(false);
+}
+
+TEST(VerbsFailover, AFenceThatIsNotGrantedOverTheControlConnectionWaitsUntilNoPacketLives) {
+    for (const bool is_lost : {true, false}) {
+        Rails rails(Rails::config("s0", 1, 300ms), std::make_shared<Switchboard>());
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        rails.board->tapReplies([is_lost](std::string& reply) { return reply.assign("what?"), !is_lost; });
+        const auto began = Clock::now();
+        rails.soft->setPort("s0", false);
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        EXPECT_GE(Clock::now() - began, 300ms);
+        for (const Failure& failure : rails.a.sweep.failed) EXPECT_TRUE(failure.fenced) << failure.cause.toString();
+        rails.soft->hold(false);
+    }
 }
 
 TEST(VerbsFailover, APathWithALaneLeftIsUsable) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/verbs_backend/switchboard.h"
 #include "verbs_backend/verbs_transport.h"
 
 namespace troupe::verbs::testing {
@@ -20,12 +21,15 @@ namespace troupe::verbs::testing {
 /// Everything an engine would give an RDMA transport, with Nics that the test polls itself.
 struct Node {
     Node(Config configuration, std::shared_ptr<VerbsApi> verbs_api, const std::string& segment,
-         Logger logger = makeSilentLogger(), std::shared_ptr<const ClusterAuth> its_auth = nullptr)
+         Logger logger = makeSilentLogger(), std::shared_ptr<Switchboard> switchboard = nullptr,
+         std::shared_ptr<MemoryExporter> exporter = nullptr, std::shared_ptr<const ClusterAuth> its_auth = nullptr)
         : config(std::move(configuration)),
           api(std::move(verbs_api)),
           incarnation(Incarnation::random()),
           name(segment),
           log(std::move(logger)),
+          board(std::move(switchboard)),
+          device_memory(std::move(exporter)),
           auth(std::move(its_auth)) {
         install();
     }
@@ -35,8 +39,11 @@ struct Node {
 
     void install() {
         transport = std::make_unique<VerbsTransport>(api);
-        installed = transport->install({config, table, incarnation, "127.0.0.1", 1, log, auth});
+        if (board) line = board->join(incarnation);
+        installed =
+            transport->install({config, table, incarnation, "127.0.0.1", 1, log, auth, line.get(), device_memory});
         ASSERT_TRUE(installed.isOk()) << installed.toString();
+        if (board) board->serve(incarnation, *transport);
         for (auto& placed : transport->takeNics()) nics.push_back(std::move(placed.nic));
     }
     /// As an engine that is destroyed and started anew.
@@ -46,6 +53,7 @@ struct Node {
         install();
     }
     void end() {
+        if (board) board->leave(incarnation);
         nics.clear();
         for (const Region& region : regions) {
             if (transport) transport->unregisterMemory(region);
@@ -54,6 +62,7 @@ struct Node {
         }
         regions.clear();
         transport.reset();
+        line.reset();
     }
 
     /// This node as others see it.
@@ -76,8 +85,9 @@ struct Node {
         return peer;
     }
 
-    Status registerMemory(const void* data, std::size_t length, bool remote = true) {
+    Status registerMemory(const void* data, std::size_t length, bool remote = true, const std::string& location = "*") {
         Region region;
+        region.location = location;
         region.range = {reinterpret_cast<std::uint64_t>(data), length};
         region.remote_accessible = remote;
         const auto reserved = table.reserve(region);
@@ -106,6 +116,9 @@ struct Node {
     Incarnation incarnation;
     std::string name;
     Logger log;
+    std::shared_ptr<Switchboard> board;
+    std::shared_ptr<MemoryExporter> device_memory;
+    std::unique_ptr<ControlExchange> line;
     std::shared_ptr<const ClusterAuth> auth;
     Status installed;
     std::unique_ptr<VerbsTransport> transport;

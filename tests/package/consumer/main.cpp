@@ -1,7 +1,10 @@
+#include <troupe/troupe.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "engine/transfer_engine.h"
 
 // Writes into its own segment: the least that needs everything.
@@ -22,8 +25,9 @@ int main() {
         request.length = from.size();
         const auto batch = engine.allocateBatchID(1);
         status = batch ? engine.submitTransfer(*batch, {request}) : batch.status();
-        if (status) status = engine.waitTransfer(*batch, std::chrono::seconds(30)).status();
+        if (status) status = engine.waitTransfer(*batch).status();
     }
     std::printf("%s\n", status.toString().c_str());
-    return status && from == to ? 0 : 1;
+    const bool own = ownStatus() == 7 && TransferEngine().cylinders == 4;
+    return status && from == to && own ? 0 : 1;
 }

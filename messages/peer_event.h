@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include <caf/allowed_unsafe_message_type.hpp>
+
+#include "base/status.h"
+#include "messages/transfer_types.h"
+
+namespace troupe {
+
+/// How a peer stands, as its monitor sees it.
+enum class PeerState { Unknown, Connecting, Up, Suspect, Down };
+
+/// To those who asked for it: a peer came up or went down.
+struct PeerEvent {
+    std::string name;
+    SegmentID segment = kInvalidSegmentID;
+    PeerState state = PeerState::Unknown;
+    Status cause;
+};
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerEvent)

@@ -1,0 +1,99 @@
+#include "verbs_backend/device_settings.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/verbs_backend/soft_pair.h"
+
+namespace troupe::verbs {
+namespace {
+
+using namespace testing;
+
+DeviceSettings parsed(const Config& config) {
+    auto settings = DeviceSettings::parse(config);
+    EXPECT_TRUE(settings) << settings.status().toString();
+    return settings ? *settings : DeviceSettings();
+}
+
+TEST(DeviceSettings, APortsOwnWinOverItsDevicesAndThoseOverAll) {
+    Config config;
+    config.rdma_traffic_class = 8;
+    config.rdma_per_device =
+        " mlx5_0 gid_index=3  mtu=1024;mlx5_0:2 gid_index=5 service_level=15 ; mlx5_1 pkey_index=7;";
+    const DeviceSettings settings = parsed(config);
+    EXPECT_EQ(settings.of("mlx5_0", 1), (PortSettings{3, 0, 0, 8, 1024}));
+    EXPECT_EQ(settings.of("mlx5_0", 2), (PortSettings{5, 0, 15, 8, 1024}));
+    EXPECT_EQ(settings.of("mlx5_1", 1), (PortSettings{256, 7, 0, 8, 4096}));
+    EXPECT_EQ(settings.of("mlx5_2", 1), (PortSettings{256, 0, 0, 8, 4096}));
+}
+
+TEST(DeviceSettings, WhatIsNoSettingIsQuotedWithWhatIsDue) {
+    for (const char* text : {"mlx5_0", "gid_index=3", "mlx5_0 gid=3", "mlx5_0 gid_index", "mlx5_0 gid_index=",
+                             "mlx5_0 gid_index=-1", "mlx5_0 gid_index=257", "mlx5_0 mtu=128", "mlx5_0 mtu=1024x",
+                             "mlx5_0 service_level=16", "mlx5_0 mtu=1024 mtu=2048", "a mtu=512; a mtu=512"}) {
+        Config config;
+        config.rdma_per_device = text;
+        const auto settings = DeviceSettings::parse(config);
+        ASSERT_FALSE(settings) << text;
+        EXPECT_EQ(settings.status().code(), Code::InvalidArgument);
+        EXPECT_NE(settings.status().message().find("rdma.per_device: '"), std::string::npos)
+            << settings.status().message();
+    }
+}
+
+TEST(DeviceSettings, ListsTakePatternsAndTheBlackOneWins) {
+    Config config;
+    config.rdma_devices = "mlx5_*, bnxt0";
+    config.rdma_exclude = "mlx5_[89], mlx5_bond?";
+    const DeviceSettings settings = parsed(config);
+    for (const char* name : {"mlx5_0", "mlx5_10", "bnxt0", "mlx5_bond"}) EXPECT_EQ(settings.whyNot(name), "") << name;
+    EXPECT_EQ(settings.whyNot("mlx5_8"), "rdma.exclude names it");
+    EXPECT_EQ(settings.whyNot("mlx5_bond0"), "rdma.exclude names it");
+    EXPECT_EQ(settings.whyNot("bnxt1"), "rdma.devices does not name it");
+    EXPECT_EQ(settings.named(), std::vector<std::string>{"bnxt0"});
+    EXPECT_EQ(parsed(Config()).whyNot("any"), "");
+}
+
+TEST(DeviceSettings, TheDevicesWorkWithWhatIsSetForEach) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "t0"});
+    Config config = softConfig("s*");
+    config.rdma_exclude = "s2";
+    config.rdma_per_device = "s0 traffic_class=106 service_level=3 pkey_index=1 mtu=1024";
+    {
+        Node a(config, soft, "a");
+        ASSERT_EQ(a.nics.size(), 2u);
+        Node b(softConfig("t0"), soft, "b");
+        auto local = noise(4096);
+        std::vector<char> remote(4096);
+        ASSERT_TRUE(a.registerMemory(local.data(), local.size()));
+        ASSERT_TRUE(b.registerMemory(remote.data(), remote.size()));
+        for (const auto& nic : a.nics) {
+            const auto path = nic->openPath(b.asPeer());
+            ASSERT_TRUE(path);
+            run(a, *nic, *path, {write(local.data(), remote.data(), 4096)});
+        }
+        EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+        EXPECT_EQ(soft->lastRoute("s0").path_mtu, IBV_MTU_1024);
+        EXPECT_EQ(soft->lastRoute("s0").ah_attr.grh.traffic_class, 106);
+        EXPECT_EQ(soft->lastRoute("s0").ah_attr.sl, 3);
+        EXPECT_EQ(soft->lastRoute("s1").path_mtu, IBV_MTU_4096);
+        EXPECT_EQ(soft->lastRoute("s1").ah_attr.grh.traffic_class, 0);
+    }
+    EXPECT_EQ(soft->leftovers(), "");
+    // An entry that the port's table does not have, and one that nobody could reach.
+    config.rdma_exclude = "s1, s2";
+    RegistrationTable table;
+    for (const auto& [setting, said] :
+         {std::pair{"s0 gid_index=7", "no GID of index 7"}, std::pair{"s0 gid_index=0", "no GID with an address"},
+          std::pair{"s0 gid_indx=0", "rdma.per_device"}}) {
+        config.rdma_per_device = setting;
+        VerbsTransport transport(soft);
+        const Status refused =
+            transport.install({config, table, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()});
+        EXPECT_NE(refused.message().find(said), std::string::npos) << refused.toString();
+        EXPECT_EQ(soft->leftovers(), "") << setting;
+    }
+}
+
+}  // namespace
+}  // namespace troupe::verbs
