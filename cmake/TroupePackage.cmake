@@ -40,6 +40,8 @@ function(_troupe_pkg_config_libs requires_out libs_out)
         endif()
         get_target_property(needed ${library} INTERFACE_LINK_LIBRARIES)
         foreach(name IN LISTS needed)
+            # What a library links PRIVATE, whoever links the library statically needs, too.
+            string(REGEX REPLACE "^\\$<LINK_ONLY:(.*)>$" "\\1" name ${name})
             if(name MATCHES "^troupe_")
                 continue()
             endif()

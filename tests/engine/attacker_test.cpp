@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/byte_range.h"
 #include "base/endpoint.h"
 #include "control/control_messages.h"
 #include "host_backend/socket.h"

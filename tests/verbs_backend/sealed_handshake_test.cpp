@@ -153,8 +153,8 @@ Config configOf(const std::string& device) {
 struct Between {
     Between(const std::string& keys_a, const std::string& keys_b)
         : soft(std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"})),
-          a(configOf("s0"), soft, "a", makeSilentLogger(), authOf(keys_a)),
-          b(configOf("s1"), soft, "b", makeSilentLogger(), authOf(keys_b)) {
+          a(configOf("s0"), soft, "a", makeSilentLogger(), nullptr, nullptr, authOf(keys_a)),
+          b(configOf("s1"), soft, "b", makeSilentLogger(), nullptr, nullptr, authOf(keys_b)) {
         EXPECT_TRUE(a.registerMemory(from.data(), from.size()));
         EXPECT_TRUE(b.registerMemory(to.data(), to.size()));
         Nic& nic = *a.nics.front();
@@ -205,8 +205,8 @@ TEST(SealedConnection, AFenceThroughAnotherDeviceIsProvenToo) {
         Config config = configOf("s0,s1");
         // Only a fence gives writes back in time.
         config.rdma_packet_lifetime = std::chrono::hours(1);
-        Node a(config, soft, "a", makeSilentLogger(), authOf("k"));
-        Node b(configOf("s2,s3"), soft, "b", makeSilentLogger(), authOf("k"));
+        Node a(config, soft, "a", makeSilentLogger(), nullptr, nullptr, authOf("k"));
+        Node b(configOf("s2,s3"), soft, "b", makeSilentLogger(), nullptr, nullptr, authOf("k"));
         ASSERT_TRUE(a.registerMemory(from.data(), from.size()));
         ASSERT_TRUE(b.registerMemory(to.data(), to.size()));
         Nic& nic = *a.nics.front();
