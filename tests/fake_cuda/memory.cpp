@@ -1,6 +1,7 @@
 // Memory: what cuMemAlloc, cuMemHostAlloc and their like give, and what a pointer is.
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -53,6 +54,19 @@ bool State::isPageable(std::uint64_t addr, std::uint64_t bytes) const {
     };
     return !touches(reservations, [](std::uint64_t length) { return length; }) &&
            !touches(mappings, [](const Mapping& mapping) { return mapping.bytes; });
+}
+
+std::size_t State::endMemory(const ContextObject& context) {
+    return std::erase_if(mappings, [&](const auto& each) {
+        const Mapping& mapping = each.second;
+        if (mapping.context != &context) return false;
+        if (mapping.kind == Mapping::Kind::Pinned || mapping.kind == Mapping::Kind::Managed)
+            ::munmap(reinterpret_cast<void*>(mapping.base), mapping.bytes);
+        if (mapping.kind == Mapping::Kind::Allocated) mapping.backing->page().freed = 1;
+        if (mapping.kind == Mapping::Kind::Imported) mapping.backing->removeImporter(::getpid());
+        if (mapping.isDevice()) giveBack(*this, mapping.base - mapping.offset);
+        return true;
+    });
 }
 
 std::uint64_t reserve(State& state, std::uint64_t bytes) {

@@ -175,6 +175,24 @@ void State::lose(ContextObject& context, Result result) {
     changed.notify_all();
 }
 
+std::size_t State::endStreams(const ContextObject& context) {
+    return std::erase_if(streams, [&](const auto& each) {
+        if (each.second->context != &context) return false;
+        each.second->ending = true;
+        changed.notify_all();
+        return true;
+    });
+}
+
+std::size_t State::endEvents(const ContextObject& context) {
+    return std::erase_if(events, [&](const auto& each) { return each.second->context == &context; });
+}
+
+std::size_t State::endModules(const ContextObject& context) {
+    std::erase_if(functions, [&](const auto& each) { return each.second->module->context == &context; });
+    return std::erase_if(modules, [&](const auto& each) { return each.second->context == &context; });
+}
+
 Uuid State::uuidOf(int ordinal) const {
     Uuid uuid{};
     std::snprintf(uuid.bytes, sizeof uuid.bytes, "fake-gpu-%d", settings.visible[static_cast<std::size_t>(ordinal)]);
@@ -330,10 +348,15 @@ Result cuDevicePrimaryCtxRelease_v2(DeviceHandle device) {
     ContextObject& context = *state.primaries[static_cast<std::size_t>(device)];
     if (context.retained == 0) return Result::InvalidContext;
     if (--context.retained > 0) return Result::Success;
-    for (const auto& [handle, stream] : state.streams)
-        if (stream->context == &context) state.violate("a primary context was released with a stream in it");
-    for (const auto& [base, mapping] : state.mappings)
-        if (mapping.context == &context) state.violate("a primary context was released with memory in it");
+    // Everything in it ends with it. Of a lost one nothing could be given back before.
+    const bool was_lost = context.lost.has_value();
+    for (const auto& [what, count] : {std::pair{"streams", state.endStreams(context)},
+                                      {"events", state.endEvents(context)},
+                                      {"modules", state.endModules(context)},
+                                      {"memory", state.endMemory(context)}})
+        if (count != 0 && !was_lost)
+            state.violate("a primary context was released with " + std::to_string(count) + " " + what + " in it");
+    context.lose_after = -1;
     context.lost.reset();
     return Result::Success;
 }

@@ -134,6 +134,11 @@ class State {
     Result current(ContextObject*& context);
     void violate(const std::string& what);
     void lose(ContextObject& context, Result result);
+    /// What ends with a context; how many of it.
+    std::size_t endStreams(const ContextObject& context);
+    std::size_t endEvents(const ContextObject& context);
+    std::size_t endModules(const ContextObject& context);
+    std::size_t endMemory(const ContextObject& context);
 
     // --- memory ------------------------------------------------------------------------------------------------------
     Mapping* find(std::uint64_t addr);
