@@ -71,6 +71,9 @@ Result<MemoryPiece> CudaDevice::allocationAt(std::uint64_t addr) {
 // --- other processes -----------------------------------------------------------------------------------------------
 
 Result<std::vector<SharedMemory>> CudaDevice::exportMemory(const MemoryPlace& place, bool fabric) {
+    if (place.device != info_.ordinal)
+        return Status(Code::InvalidArgument,
+                      "share: memory of the kind " + place.location + " is not " + info_.location + "'s to share");
     std::vector<SharedMemory> shared;
     for (const MemoryPiece& piece : place.pieces) {
         auto one = exportPiece(piece, fabric);

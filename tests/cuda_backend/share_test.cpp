@@ -121,6 +121,14 @@ TEST_F(CudaShare, MemoryThatWasMadeWithoutHandlesIsRefusedAndSaysSo) {
               Code::Unsupported);
 }
 
+TEST_F(CudaShare, OnlyTheGpuThatHasItSharesMemory) {
+    const DeviceMemory memory = must(gpu(0).allocate(100));
+    const HostMemory pinned = must(gpu(0).allocateHost(100));
+    for (const std::uint64_t addr : {memory.get(), pinned.get()})
+        EXPECT_EQ(gpu(1).exportMemory(must(runtime->locate({addr, 100})), false).status().code(),
+                  Code::InvalidArgument);
+}
+
 TEST_F(CudaShare, AHandleOfADeadProcessIsRefused) {
     CudaPeerProcess peer;
     const std::uint64_t base = peer.number("alloc 0 4096");

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "cuda_backend/pack.h"
 #include "tests/fake_cuda/reserve.h"
 #include "tests/fake_cuda/state.h"
 
@@ -36,8 +37,41 @@ struct KnownKernel {
     std::vector<std::size_t> parameters;  ///< Bytes of each.
 };
 
+/// A misaligned access is illegal, too.
+struct ViewMemory {
+    DeviceView& view;
+
+    template <class Word>
+    Word load(std::uint64_t addr) const {
+        Word word;
+        std::memcpy(&word, find(addr, sizeof word), sizeof word);
+        return word;
+    }
+    template <class Word>
+    void store(std::uint64_t addr, const Word& word) const {
+        std::memcpy(find(addr, sizeof word), &word, sizeof word);
+    }
+    std::uint8_t* find(std::uint64_t addr, std::uint64_t bytes) const {
+        if (addr % bytes != 0) throw IllegalAccess();
+        return view.at(addr, bytes);
+    }
+};
+
+template <PackDirection kDirection>
+void pack(DeviceView& view, unsigned blocks, unsigned threads, void** parameters) {
+    PackPlan plan;
+    std::memcpy(&plan, parameters[0], sizeof plan);
+    ViewMemory memory{view};
+    const std::uint64_t warps = std::uint64_t{blocks} * threads / kPackLanes;
+    for (std::uint64_t warp = 0; warp < warps; ++warp)
+        for (unsigned lane = 0; lane < kPackLanes; ++lane) packLane(memory, plan, kDirection, warp, warps, lane);
+}
+
 const std::vector<KnownKernel>& knownKernels() {
-    static const std::vector<KnownKernel> kernels;
+    static const std::vector<KnownKernel> kernels = {
+        {"troupeGather", pack<PackDirection::Gather>, {sizeof(PackPlan)}},
+        {"troupeScatter", pack<PackDirection::Scatter>, {sizeof(PackPlan)}},
+    };
     return kernels;
 }
 

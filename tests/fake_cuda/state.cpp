@@ -124,6 +124,7 @@ void State::configure() {
         faults[parts[0]] = {static_cast<Result>(std::atoi(parts[1].c_str())),
                             parts[2].empty() ? 1 : std::atoi(parts[2].c_str()), std::atoi(parts[3].c_str())};
     }
+    for (auto& context : primaries) retired.push_back(std::move(context));
     primaries.clear();
     for (std::size_t ordinal = 0; ordinal < settings.visible.size(); ++ordinal) {
         primaries.push_back(std::make_unique<ContextObject>());

@@ -162,6 +162,8 @@ class State {
     int process = 0;                  ///< That called cuInit; 0: none did.
     Settings settings;
     std::vector<std::unique_ptr<ContextObject>> primaries;
+    /// From before a reset: threads of streams that are about to end may still look at them.
+    std::vector<std::unique_ptr<ContextObject>> retired;
     std::map<StreamHandle, std::shared_ptr<StreamObject>> streams;
     std::map<EventHandle, std::shared_ptr<EventObject>> events;
     std::map<ModuleHandle, std::unique_ptr<ModuleObject>> modules;
