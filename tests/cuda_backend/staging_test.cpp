@@ -54,10 +54,13 @@ class Staging : public CudaTest {
         while (!sink.isDone()) {
             const auto room = sink.room();
             const std::size_t now = std::min({room.size(), at_most, bytes.size() - done});
+            if (now == 0) {
+                if (!sleep(ring)) return false;
+                continue;
+            }
             std::memcpy(room.data(), bytes.data() + done, now);
-            if (now != 0 && !sink.commit(now)) return false;
+            if (!sink.commit(now)) return false;
             done += now;
-            if (now == 0 && !sleep(ring)) return false;
         }
         return done == bytes.size();
     }
