@@ -31,6 +31,7 @@ std::string_view codeName(Code code) {
         case Code::AlreadyExists: return "AlreadyExists";
         case Code::Internal: return "Internal";
         case Code::PathReset: return "PathReset";
+        case Code::DeviceLost: return "DeviceLost";
     }
     return "Unknown";
 }

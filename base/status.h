@@ -35,6 +35,7 @@ enum class Code : int {
     AlreadyExists = 21,        ///< The name or transport is taken.
     Internal = 22,             ///< A defect of Troupe itself; please report it.
     PathReset = 23,            ///< A path was ended for another task's sake. Never crosses the wire.
+    DeviceLost = 24,           ///< A GPU's context broke: nothing of this process can use that GPU any more.
 };
 
 /// The name of a code, e.g. "AddressOverlapped".

@@ -52,9 +52,9 @@ TEST(Status, CopiesShareTheErrorAndOutliveTheOriginal) {
 
 TEST(CodeName, NamesEveryCodeOnce) {
     std::set<std::string_view> names;
-    for (int code = 0; code <= static_cast<int>(Code::PathReset); ++code)
+    for (int code = 0; code <= static_cast<int>(Code::DeviceLost); ++code)
         names.insert(codeName(static_cast<Code>(code)));
-    EXPECT_EQ(names.size(), static_cast<std::size_t>(Code::PathReset) + 1);
+    EXPECT_EQ(names.size(), static_cast<std::size_t>(Code::DeviceLost) + 1);
     EXPECT_EQ(names.count("Unknown"), 0u);
 }
 

@@ -1,0 +1,165 @@
+#include "cuda_backend/cuda_device.h"
+
+#include <utility>
+
+namespace troupe::cuda {
+
+using namespace device;
+
+namespace {
+
+api::StreamHandle handleOf(StreamRef stream) { return reinterpret_cast<api::StreamHandle>(stream.handle); }
+api::EventHandle handleOf(EventRef event) { return reinterpret_cast<api::EventHandle>(event.handle); }
+template <class T>
+std::uintptr_t valueOf(T* handle) {
+    return reinterpret_cast<std::uintptr_t>(handle);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<CudaDevice>> CudaDevice::open(std::shared_ptr<const CudaDriver> driver, DeviceInfo info) {
+    const std::string where = info.location;
+    api::DeviceHandle handle = 0;
+    if (const Outcome found = invoke(driver->calls().deviceGet, &handle, info.ordinal); !found)
+        return driver->toStatus(found).withContext(where);
+    api::ContextHandle context = nullptr;
+    if (const Outcome retained = invoke(driver->calls().devicePrimaryCtxRetain, &context, handle); !retained)
+        return driver->toStatus(retained).withContext(where);
+    return std::shared_ptr<CudaDevice>(new CudaDevice(std::move(driver), std::move(info), context));
+}
+
+CudaDevice::~CudaDevice() {
+    api::DeviceHandle handle = 0;
+    if (invoke(driver_->calls().deviceGet, &handle, info_.ordinal))
+        invoke(driver_->calls().devicePrimaryCtxRelease, handle);
+}
+
+Status CudaDevice::state() const {
+    if (!lost_.load(std::memory_order_acquire)) return {};
+    const std::lock_guard lock(mutex_);
+    return cause_;
+}
+
+Status CudaDevice::settle(const Outcome& outcome) {
+    if (outcome) return {};
+    const Status status = driver_->toStatus(outcome).withContext(info_.location);
+    if (!isSticky(outcome.result)) return status;
+    const std::lock_guard lock(mutex_);
+    if (cause_.isOk()) {
+        cause_ = Status(Code::DeviceLost, status.message() + "; the context of " + info_.location +
+                                              " is lost, and with it the GPU until the process is started anew");
+        lost_.store(true, std::memory_order_release);
+    }
+    return cause_;
+}
+
+// --- memory --------------------------------------------------------------------------------------------------------
+
+Result<DeviceMemory> CudaDevice::allocate(std::uint64_t bytes) {
+    api::DevicePtr memory = 0;
+    if (Status status = run(driver_->calls().memAlloc, &memory, bytes); !status)
+        return status.withContext("allocate " + std::to_string(bytes) + " bytes");
+    return DeviceMemory(shared_from_this(), memory);
+}
+
+Result<HostMemory> CudaDevice::allocateHost(std::uint64_t bytes) {
+    void* memory = nullptr;
+    if (Status status = run(driver_->calls().memHostAlloc, &memory, bytes, api::kMemHostAllocPortable); !status)
+        return status.withContext("allocate " + std::to_string(bytes) + " bytes of pinned memory");
+    return HostMemory(shared_from_this(), valueOf(memory));
+}
+
+Result<Pinning> CudaDevice::pin(const ByteRange& host) {
+    auto* const memory = reinterpret_cast<void*>(host.addr);
+    if (Status status = run(driver_->calls().memHostRegister, memory, host.length, api::kMemHostRegisterPortable);
+        !status)
+        return status.withContext("pin " + host.toString());
+    return Pinning(shared_from_this(), host.addr);
+}
+
+// --- streams and events --------------------------------------------------------------------------------------------
+
+Result<DeviceStream> CudaDevice::makeStream() {
+    api::StreamHandle stream = nullptr;
+    // Non-blocking: what the application does on stream 0 neither waits for ours nor holds them.
+    if (Status status = run(driver_->calls().streamCreate, &stream, api::kStreamNonBlocking); !status) return status;
+    return DeviceStream(shared_from_this(), valueOf(stream));
+}
+
+Result<DeviceEvent> CudaDevice::makeEvent() {
+    api::EventHandle event = nullptr;
+    if (Status status = run(driver_->calls().eventCreate, &event, api::kEventDisableTiming); !status) return status;
+    return DeviceEvent(shared_from_this(), valueOf(event));
+}
+
+Status CudaDevice::copy(StreamRef stream, std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+    return run(driver_->calls().memcpyAsync, to, from, bytes, handleOf(stream));
+}
+
+Status CudaDevice::record(EventRef event, StreamRef stream) {
+    return run(driver_->calls().eventRecord, handleOf(event), handleOf(stream));
+}
+
+Status CudaDevice::wait(StreamRef stream, EventRef event) {
+    return run(driver_->calls().streamWaitEvent, handleOf(stream), handleOf(event), 0u);
+}
+
+Result<bool> CudaDevice::isDone(EventRef event) {
+    if (lost_.load(std::memory_order_acquire)) return state();
+    const CurrentContext current(*driver_, context_);
+    if (!current.outcome()) return settle(current.outcome());
+    const Outcome outcome = invoke(driver_->calls().eventQuery, handleOf(event));
+    if (outcome.result == api::Result::NotReady) return false;
+    if (!outcome) return settle(outcome);
+    return true;
+}
+
+Status CudaDevice::notify(StreamRef stream, void (*function)(void*), void* argument) {
+    return run(driver_->calls().launchHostFunc, handleOf(stream), function, argument);
+}
+
+Status CudaDevice::synchronize(StreamRef stream) { return run(driver_->calls().streamSynchronize, handleOf(stream)); }
+
+// --- kernels -------------------------------------------------------------------------------------------------------
+
+Result<Kernels> CudaDevice::loadKernels(std::span<const std::byte> image) {
+    if (image.empty()) return Status(Code::Unsupported, "this build has no kernels: the CUDA toolkit was not there");
+    api::ModuleHandle module = nullptr;
+    if (Status status = run(driver_->calls().moduleLoadData, &module, static_cast<const void*>(image.data())); !status)
+        return status;
+    return Kernels(shared_from_this(), valueOf(module));
+}
+
+Result<std::uintptr_t> CudaDevice::findKernel(const Kernels& kernels, const char* name) {
+    api::FunctionHandle function = nullptr;
+    auto* const module = reinterpret_cast<api::ModuleHandle>(kernels.get());
+    if (Status status = run(driver_->calls().moduleGetFunction, &function, module, name); !status)
+        return status.withContext(name);
+    return valueOf(function);
+}
+
+Status CudaDevice::launch(StreamRef stream, std::uintptr_t kernel, unsigned blocks, unsigned threads,
+                          std::span<void*> parameters) {
+    return run(driver_->calls().launchKernel, reinterpret_cast<api::FunctionHandle>(kernel), blocks, 1u, 1u, threads,
+               1u, 1u, 0u, handleOf(stream), parameters.data(), static_cast<void**>(nullptr));
+}
+
+// --- the end -------------------------------------------------------------------------------------------------------
+
+/// Of a device that is lost, too: what host memory it has pinned is given back. What the driver says is of no use to
+/// anybody then.
+void CudaDevice::release(Resource kind, std::uintptr_t value) {
+    const CurrentContext current(*driver_, context_);
+    const api::Calls& calls = driver_->calls();
+    switch (kind) {
+        case Resource::Stream: invoke(calls.streamDestroy, reinterpret_cast<api::StreamHandle>(value)); break;
+        case Resource::Event: invoke(calls.eventDestroy, reinterpret_cast<api::EventHandle>(value)); break;
+        case Resource::Memory: invoke(calls.memFree, api::DevicePtr{value}); break;
+        case Resource::HostMemory: invoke(calls.memFreeHost, reinterpret_cast<void*>(value)); break;
+        case Resource::Pinning: invoke(calls.memHostUnregister, reinterpret_cast<void*>(value)); break;
+        case Resource::Import: unmapImport(value); break;
+        case Resource::Kernels: invoke(calls.moduleUnload, reinterpret_cast<api::ModuleHandle>(value)); break;
+    }
+}
+
+}  // namespace troupe::cuda

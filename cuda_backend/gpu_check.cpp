@@ -1,0 +1,432 @@
+// What only a GPU can tell: whether its driver does what this backend takes for granted, whether bytes come out right
+// by each of its ways, and how fast those are beside the driver's own copies in the same run.
+//
+//   troupe_gpu_check [--bytes N] [--json FILE] [--device N]
+//
+// Runs on the driver of tests/fake_cuda, too (TROUPE_CUDA_DRIVER=...), where its speeds mean nothing. Exit status 1: a
+// check failed.
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "cuda_backend/cuda_runtime.h"
+#include "cuda_backend/packer.h"
+#include "cuda_backend/staged_copy.h"
+
+namespace troupe::cuda {
+namespace {
+
+using namespace device;
+
+struct Arguments {
+    std::uint64_t bytes = 256u << 20;  ///< Of the buffers that are copied.
+    std::string json;
+    int device = 0;
+    int child = -1;  ///< Descriptor that the other process is told by; -1: this is the first.
+};
+
+/// A check fails once, with its reason, and ends its section.
+class Failed {
+  public:
+    explicit Failed(std::string why) : why_(std::move(why)) {}
+    const std::string& why() const { return why_; }
+
+  private:
+    std::string why_;
+};
+
+void must(const Status& status) {
+    if (!status) throw Failed(status.toString());
+}
+template <class T>
+T must(Result<T> result) {
+    must(result.status());
+    return std::move(*result);
+}
+void must(bool is, const char* what) {
+    if (!is) throw Failed(what);
+}
+
+std::vector<std::uint8_t> noise(std::size_t bytes, std::uint64_t seed) {
+    std::vector<std::uint8_t> out(bytes);
+    std::mt19937_64 random(seed);
+    for (std::size_t at = 0; at < bytes; at += 8) {
+        const std::uint64_t word = random();
+        std::memcpy(out.data() + at, &word, std::min<std::size_t>(8, bytes - at));
+    }
+    return out;
+}
+
+/// One GPU with what every section needs.
+class Bench {
+  public:
+    explicit Bench(const Arguments& arguments)
+        : arguments_(arguments),
+          runtime_(must(CudaRuntime::create({}))),
+          gpu_(must(runtime_->open(arguments.device))),
+          stream_(must(gpu_->makeStream())),
+          out_(must(StagingRing::create(gpu_, {1u << 20, 8, gpu_->info().numa_node}))),
+          in_(must(StagingRing::create(gpu_, {1u << 20, 8, gpu_->info().numa_node}))) {}
+
+    const DeviceInfo& info() const { return gpu_->info(); }
+    int version() const { return runtime_->driver().version(); }
+
+    void facts(nlohmann::json& report);
+    void copies(nlohmann::json& report);
+    void staging(nlohmann::json& report);
+    void packing(nlohmann::json& report);
+    void otherProcess(nlohmann::json& report);
+    int serveChild();
+
+  private:
+    void put(std::uint64_t to, const std::vector<std::uint8_t>& bytes);
+    std::vector<std::uint8_t> get(std::uint64_t from, std::uint64_t bytes);
+    void fact(nlohmann::json& report, const char* name, const std::function<Status()>& check);
+    double rate(std::uint64_t bytes, const std::function<void()>& work);
+    void row(nlohmann::json& report, const std::string& name, double gigabytes, double roof);
+    void packPages(nlohmann::json& report, const Packer& packer, std::uint64_t page_bytes, std::uint64_t pages,
+                   std::uint64_t packed, double roof);
+
+    const Arguments arguments_;
+    std::shared_ptr<CudaRuntime> runtime_;
+    std::shared_ptr<Device> gpu_;
+    DeviceStream stream_;
+    std::unique_ptr<StagingRing> out_;
+    std::unique_ptr<StagingRing> in_;
+};
+
+/// Through the ring, as TCP will.
+void Bench::put(std::uint64_t to, const std::vector<std::uint8_t>& bytes) {
+    StagedSink sink(*in_, {to, bytes.size()});
+    std::size_t done = 0;
+    while (!sink.isDone()) {
+        const auto room = sink.room();
+        if (!room.empty()) {
+            std::memcpy(room.data(), bytes.data() + done, room.size());
+            must(sink.commit(room.size()));
+            done += room.size();
+        }
+        in_->poll();
+        must(in_->state());
+    }
+}
+
+std::vector<std::uint8_t> Bench::get(std::uint64_t from, std::uint64_t bytes) {
+    std::vector<std::uint8_t> out;
+    StagedSource source(*out_, {from, bytes});
+    for (must(source.advance()); !source.isDone(); must(source.advance())) {
+        const auto ready = source.ready();
+        const auto* begin = reinterpret_cast<const std::uint8_t*>(ready.data());
+        out.insert(out.end(), begin, begin + ready.size());
+        source.consume(ready.size());
+        out_->poll();
+    }
+    return out;
+}
+
+/// Gigabytes (10^9) per second: the median of five, after one that is not counted.
+double Bench::rate(std::uint64_t bytes, const std::function<void()>& work) {
+    std::vector<double> rates;
+    for (int round = 0; round < 6; ++round) {
+        const TimePoint start = Clock::now();
+        work();
+        const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        if (round > 0) rates.push_back(static_cast<double>(bytes) / seconds / 1e9);
+    }
+    std::sort(rates.begin(), rates.end());
+    return rates[rates.size() / 2];
+}
+
+void Bench::row(nlohmann::json& report, const std::string& name, double gigabytes, double roof) {
+    fmt::print("  {:<44} {:>9.2f} GB/s  {:>6.2f} of {:.2f}\n", name, gigabytes, gigabytes / roof, roof);
+    report.push_back({{"name", name}, {"gbps", gigabytes}, {"roof", roof}, {"ratio", gigabytes / roof}});
+}
+
+void Bench::fact(nlohmann::json& report, const char* name, const std::function<Status()>& check) {
+    Status status;
+    try {
+        status = check();
+    } catch (const Failed& failed) {
+        status = Status(Code::Internal, failed.why());
+    }
+    fmt::print("  {:<44} {}\n", name, status ? "yes" : "NO: " + status.toString());
+    report.push_back({{"name", name}, {"holds", status.isOk()}, {"why", status.toString()}});
+}
+
+/// What the manual does not say clearly, and this backend relies on, or is told about and does without.
+void Bench::facts(nlohmann::json& report) {
+    const std::vector<char> host(100);
+    const DeviceMemory small = must(gpu_->allocate(5000));
+    const DeviceMemory large = must(gpu_->allocate(8u << 20));
+    fact(report, "attributes without a current context", [&] {
+        const auto place = runtime_->locate({small.get(), 5000});
+        if (!place) return place.status();
+        return place->device == arguments_.device ? Status() : Status(Code::Internal, "it is " + place->location);
+    });
+    fact(report, "memory of the host is told apart", [&] {
+        const auto place = runtime_->locate({reinterpret_cast<std::uint64_t>(host.data()), host.size()});
+        if (!place) return place.status();
+        return place->kind == MemoryKind::Host ? Status() : Status(Code::Internal, "it is " + place->location);
+    });
+    fact(report, "an allocation is found from inside it", [&] {
+        const MemoryPlace place = must(runtime_->locate({large.get() + 12345, 100}));
+        const ByteRange all{large.get(), 8u << 20};
+        return place.pieces.at(0).allocation == all ? Status()
+                                                    : Status(Code::Internal, place.pieces[0].allocation.toString());
+    });
+    fact(report, "dma-buf of a large allocation", [&] { return gpu_->exportDmabuf({large.get(), 8u << 20}).status(); });
+    fact(report, "dma-buf of a small allocation", [&] { return gpu_->exportDmabuf({small.get(), 5000}).status(); });
+    fact(report, "ordered for NICs", [&] { return gpu_->orderForNics({large.get(), 8u << 20}); });
+    fact(report, "exported by IPC", [&] {
+        return gpu_->exportMemory(must(runtime_->locate({large.get(), 100})), false).status();
+    });
+    fact(report, "a page of a memory file is pinned", [&] {
+        const auto place = runtime_->locate({reinterpret_cast<std::uint64_t>(out_->data(0)), out_->chunkBytes()});
+        if (!place) return place.status();
+        return place->kind == MemoryKind::Pinned ? Status() : Status(Code::Internal, "it is " + place->location);
+    });
+    fact(report, "packing kernel", [&] { return Packer::create(gpu_).status(); });
+}
+
+void Bench::copies(nlohmann::json& report) {
+    const std::uint64_t bytes = arguments_.bytes;
+    const DeviceMemory from = must(gpu_->allocate(bytes));
+    const DeviceMemory to = must(gpu_->allocate(bytes));
+    const auto pattern = noise(bytes, 1);
+    put(from.get(), pattern);
+    const double roof = rate(bytes, [&] {
+        must(gpu_->copy(stream_, to.get(), from.get(), bytes));
+        must(gpu_->synchronize(stream_));
+    });
+    must(get(to.get(), bytes) == pattern, "a copy within the GPU differs");
+    for (std::uint64_t piece = 1u << 20; piece <= bytes; piece *= 8) {
+        const double measured = rate(bytes / piece * piece, [&] {
+            for (std::uint64_t at = 0; at + piece <= bytes; at += piece)
+                must(gpu_->copy(stream_, to.get() + at, from.get() + at, piece));
+            must(gpu_->synchronize(stream_));
+        });
+        row(report, fmt::format("within the GPU, copies of {} KiB", piece >> 10), measured, roof);
+    }
+}
+
+void Bench::staging(nlohmann::json& report) {
+    const std::uint64_t bytes = arguments_.bytes;
+    const DeviceMemory memory = must(gpu_->allocate(bytes));
+    const HostMemory pinned = must(gpu_->allocateHost(bytes));
+    for (const bool out : {true, false}) {
+        const double roof = rate(bytes, [&] {
+            must(out ? gpu_->copy(stream_, pinned.get(), memory.get(), bytes)
+                     : gpu_->copy(stream_, memory.get(), pinned.get(), bytes));
+            must(gpu_->synchronize(stream_));
+        });
+        // A wire that takes and gives at once: what is left is the ring's own.
+        const double measured = rate(bytes, [&] {
+            StagedSource source(*out_, {memory.get(), bytes});
+            StagedSink sink(*in_, {memory.get(), bytes});
+            while (out ? !source.isDone() : !sink.isDone()) {
+                if (out) {
+                    must(source.advance());
+                    source.consume(source.ready().size());
+                    out_->poll();
+                } else {
+                    if (const auto room = sink.room(); !room.empty()) must(sink.commit(room.size()));
+                    in_->poll();
+                    must(in_->state());
+                }
+            }
+        });
+        row(report, out ? "staged, from the GPU" : "staged, to the GPU", measured, roof);
+    }
+}
+
+void Bench::packing(nlohmann::json& report) {
+    auto packer = Packer::create(gpu_);
+    if (!packer) {
+        fmt::print("  left out: {}\n", packer.status().toString());
+        report.push_back({{"name", "packing"}, {"why", packer.status().toString()}});
+        return;
+    }
+    const std::uint64_t bytes = arguments_.bytes;
+    const DeviceMemory pages = must(gpu_->allocate(2 * bytes));
+    const DeviceMemory packed = must(gpu_->allocate(bytes));
+    const double roof = rate(bytes, [&] {
+        must(gpu_->copy(stream_, packed.get(), pages.get(), bytes));
+        must(gpu_->synchronize(stream_));
+    });
+    put(pages.get(), noise(2 * bytes, 2));
+    for (std::uint64_t page = 4096; page <= std::min<std::uint64_t>(1u << 20, bytes); page *= 4)
+        packPages(report, *packer, page, pages.get(), packed.get(), roof);
+}
+
+/// Every other page of a cache, in an order of no meaning.
+void Bench::packPages(nlohmann::json& report, const Packer& packer, std::uint64_t page_bytes, std::uint64_t pages,
+                      std::uint64_t packed, double roof) {
+    const std::uint64_t count = arguments_.bytes / page_bytes;
+    const HostMemory list = must(gpu_->allocateHost(count * sizeof(std::uint64_t)));
+    auto* const addresses = reinterpret_cast<std::uint64_t*>(list.get());
+    for (std::uint64_t index = 0; index < count; ++index) addresses[index] = pages + 2 * index * page_bytes;
+    std::shuffle(addresses, addresses + count, std::mt19937_64(page_bytes));
+    const PackPlan plan{list.get(), 0, 0, count, page_bytes, packed};
+    const std::uint64_t bytes = count * page_bytes;
+    const auto run = [&](PackDirection direction) {
+        must(packer.run(stream_, plan, direction));
+        must(gpu_->synchronize(stream_));
+    };
+    const double gathered = rate(bytes, [&] { run(PackDirection::Gather); });
+    const auto expected = get(pages, 2 * arguments_.bytes);
+    const auto got = get(packed, bytes);
+    for (std::uint64_t index = 0; index < count; ++index)
+        must(
+            std::memcmp(got.data() + index * page_bytes, expected.data() + (addresses[index] - pages), page_bytes) == 0,
+            "a gathered page differs");
+    row(report, fmt::format("gather, pages of {} KiB", page_bytes >> 10), gathered, roof);
+    const double scattered = rate(bytes, [&] { run(PackDirection::Scatter); });
+    must(get(pages, 2 * arguments_.bytes) == expected, "what was scattered back differs");
+    row(report, fmt::format("scatter, pages of {} KiB", page_bytes >> 10), scattered, roof);
+    const double one_by_one = rate(bytes, [&] {
+        for (std::uint64_t index = 0; index < count; ++index)
+            must(gpu_->copy(stream_, packed + index * page_bytes, addresses[index], page_bytes));
+        must(gpu_->synchronize(stream_));
+    });
+    row(report, fmt::format("a copy each, pages of {} KiB", page_bytes >> 10), one_by_one, roof);
+}
+
+/// The other process maps memory of this one, writes it at an offset, and says how fast.
+void Bench::otherProcess(nlohmann::json& report) {
+    const std::uint64_t bytes = arguments_.bytes;
+    const DeviceMemory memory = must(gpu_->allocate(bytes + 4096));
+    const auto shared = must(gpu_->exportMemory(must(runtime_->locate({memory.get(), bytes})), false));
+    int to_child[2];
+    int from_child[2];
+    must(::pipe(to_child) == 0 && ::pipe(from_child) == 0, "no pipe");
+    const std::string size = std::to_string(bytes);
+    const std::string device = std::to_string(arguments_.device);
+    const std::string reply = std::to_string(from_child[1]);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::dup2(to_child[0], 0);
+        // Its copy of the other end would keep the pipe open.
+        ::close(to_child[1]);
+        ::execl("/proc/self/exe", "troupe_gpu_check", "--bytes", size.c_str(), "--device", device.c_str(), "--child",
+                reply.c_str(), static_cast<char*>(nullptr));
+        ::_exit(127);
+    }
+    ::close(to_child[0]);
+    ::close(from_child[1]);
+    const SharedMemory& one = shared.at(0);
+    const std::uint64_t claims[] = {one.allocation_id, one.allocation.addr, one.allocation.length};
+    bool told = ::write(to_child[1], claims, sizeof claims) == sizeof claims;
+    told =
+        ::write(to_child[1], one.handle.data(), one.handle.size()) == static_cast<ssize_t>(one.handle.size()) && told;
+    double rates[2] = {0, 1};
+    const bool answered = ::read(from_child[0], rates, sizeof rates) == sizeof rates;
+    ::close(to_child[1]);
+    ::close(from_child[0]);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    must(told && answered && status == 0, "the other process failed; it says why above");
+    must(get(memory.get() + 4096, bytes) == noise(bytes, 3), "what the other process wrote differs");
+    row(report, "by IPC, written by another process", rates[0], rates[1]);
+}
+
+int Bench::serveChild() {
+    SharedMemory shared;
+    std::uint64_t claims[3] = {};
+    must(::read(0, claims, sizeof claims) == sizeof claims, "nothing was said");
+    must(::read(0, shared.handle.data(), shared.handle.size()) == static_cast<ssize_t>(shared.handle.size()),
+         "no handle was said");
+    shared.allocation_id = claims[0];
+    shared.allocation = {claims[1], claims[2]};
+    const std::uint64_t bytes = arguments_.bytes;
+    const ImportedMemory mapped = must(gpu_->importMemory(shared));
+    const DeviceMemory mine = must(gpu_->allocate(bytes));
+    const DeviceMemory other = must(gpu_->allocate(bytes));
+    put(mine.get(), noise(bytes, 3));
+    const auto copyTo = [&](std::uint64_t to) {
+        return rate(bytes, [&, to] {
+            must(gpu_->copy(stream_, to, mine.get(), bytes));
+            must(gpu_->synchronize(stream_));
+        });
+    };
+    const double rates[2] = {copyTo(mapped.get() + 4096), copyTo(other.get())};
+    must(::write(arguments_.child, rates, sizeof rates) == sizeof rates, "nobody listens");
+    return 0;
+}
+
+int run(const Arguments& arguments) {
+    Bench bench(arguments);
+    if (arguments.child >= 0) return bench.serveChild();
+    const DeviceInfo& info = bench.info();
+    fmt::print("{}, {}, compute capability {}.{}, driver API {}\n", info.name, info.location, info.major, info.minor,
+               bench.version());
+    nlohmann::json report = {{"gpu", info.name},
+                             {"capability", fmt::format("{}.{}", info.major, info.minor)},
+                             {"driver", bench.version()},
+                             {"bytes", arguments.bytes}};
+    bool failed = false;
+    const std::pair<const char*, void (Bench::*)(nlohmann::json&)> sections[] = {{"facts", &Bench::facts},
+                                                                                 {"copies", &Bench::copies},
+                                                                                 {"ipc", &Bench::otherProcess},
+                                                                                 {"staging", &Bench::staging},
+                                                                                 {"packing", &Bench::packing}};
+    for (const auto& [name, section] : sections) {
+        fmt::print("{}\n", name);
+        report[name] = nlohmann::json::array();
+        try {
+            (bench.*section)(report[name]);
+        } catch (const Failed& why) {
+            failed = true;
+            fmt::print("  FAILED: {}\n", why.why());
+            report[name].push_back({{"failed", why.why()}});
+        }
+    }
+    report["passed"] = !failed;
+    if (!arguments.json.empty()) std::ofstream(arguments.json) << report.dump(2) << '\n';
+    return failed ? 1 : 0;
+}
+
+Arguments parse(int argc, char** argv) {
+    Arguments arguments;
+    for (int index = 1; index < argc; index += 2) {
+        const std::string name = argv[index];
+        must(index + 1 < argc, "an option without a value");
+        const char* value = argv[index + 1];
+        if (name == "--bytes")
+            arguments.bytes = std::max<std::uint64_t>(std::strtoull(value, nullptr, 10), 1u << 20);
+        else if (name == "--json")
+            arguments.json = value;
+        else if (name == "--device")
+            arguments.device = std::atoi(value);
+        else if (name == "--child")
+            arguments.child = std::atoi(value);
+        else
+            throw Failed("usage: troupe_gpu_check [--bytes N] [--json FILE] [--device N]");
+    }
+    return arguments;
+}
+
+}  // namespace
+}  // namespace troupe::cuda
+
+int main(int argc, char** argv) {
+    try {
+        return troupe::cuda::run(troupe::cuda::parse(argc, argv));
+    } catch (const troupe::cuda::Failed& failed) {
+        fmt::print(stderr, "troupe_gpu_check: {}\n", failed.why());
+        return 1;
+    }
+}

@@ -1,0 +1,98 @@
+#include "cuda_backend/staged_copy.h"
+
+#include <algorithm>
+
+namespace troupe::device {
+
+// --- from the GPU --------------------------------------------------------------------------------------------------
+
+StagedSource::~StagedSource() {
+    for (const Part& part : parts_) ring_->give(part.chunk);
+}
+
+Status StagedSource::advance() {
+    while (error_.isOk() && rest_.length != 0 && parts_.size() < depth_) {
+        const auto chunk = ring_->take();
+        if (!chunk) break;
+        const std::uint64_t bytes = std::min(rest_.length, ring_->chunkBytes());
+        error_ = ring_->begin(*chunk, StagingRing::Way::FromDevice, {rest_.addr, bytes}).status();
+        if (!error_) {
+            ring_->give(*chunk);
+            break;
+        }
+        parts_.push_back({*chunk, bytes, 0});
+        rest_ = {rest_.addr + bytes, rest_.length - bytes};
+    }
+    // Of a lost device every copy is over, but not done.
+    if (error_.isOk() && !parts_.empty()) error_ = ring_->state();
+    return error_;
+}
+
+std::span<const std::byte> StagedSource::ready() const {
+    if (!error_ || parts_.empty() || !ring_->isIdle(parts_.front().chunk) || !ring_->state()) return {};
+    const Part& part = parts_.front();
+    return {ring_->data(part.chunk) + part.consumed, part.bytes - part.consumed};
+}
+
+void StagedSource::consume(std::uint64_t bytes) {
+    while (bytes != 0) {
+        Part& part = parts_.front();
+        const std::uint64_t now = std::min(bytes, part.bytes - part.consumed);
+        part.consumed += now;
+        bytes -= now;
+        if (part.consumed != part.bytes) return;
+        ring_->give(part.chunk);
+        parts_.pop_front();
+    }
+}
+
+// --- to the GPU ----------------------------------------------------------------------------------------------------
+
+StagedSink::~StagedSink() {
+    if (chunk_) ring_->give(*chunk_);
+}
+
+std::span<std::byte> StagedSink::room() {
+    if (!error_ || target_.length == 0) return {};
+    if (!chunk_) {
+        chunk_ = ring_->take();
+        filled_ = 0;
+        if (!chunk_) return {};
+    }
+    const std::uint64_t bytes = std::min(target_.length, ring_->chunkBytes());
+    return {ring_->data(*chunk_) + filled_, bytes - filled_};
+}
+
+Status StagedSink::commit(std::uint64_t bytes) {
+    if (!error_) return error_;
+    filled_ += bytes;
+    return filled_ == std::min(target_.length, ring_->chunkBytes()) ? send() : Status();
+}
+
+Status StagedSink::yield() {
+    if (!error_ || !chunk_) return error_;
+    if (filled_ != 0) return send();
+    ring_->give(*chunk_);
+    chunk_.reset();
+    return {};
+}
+
+Status StagedSink::send() {
+    const auto copy = ring_->begin(*chunk_, StagingRing::Way::ToDevice, {target_.addr, filled_});
+    error_ = copy.status();
+    // It is the ring's from now on, and anybody's when the copy has ended.
+    ring_->give(*chunk_);
+    chunk_.reset();
+    if (copy) copies_.push_back(*copy);
+    target_ = {target_.addr + filled_, target_.length - filled_};
+    filled_ = 0;
+    return error_;
+}
+
+bool StagedSink::isDone() {
+    if (!error_ || !ring_->state()) return false;
+    std::erase_if(copies_, [this](std::uint64_t copy) { return !ring_->isUnderWay(copy); });
+    return target_.length == 0 && copies_.empty();
+}
+
+}  // namespace troupe::device

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cuda_backend/staging_ring.h"
+
+namespace troupe::device {
+
+/// Memory of a GPU as bytes that come in order: what is to be sent. It has up to `depth` chunks of its ring, so that
+/// one is on the wire while the next is copied; the less the ring has, the fewer.
+///
+/// Owned by the ring's loop, and gone before the ring is. When it ends early, its chunks go back as soon as the copies
+/// into them have ended: until then StagingRing::touches says that the GPU reads the source.
+class StagedSource {
+  public:
+    StagedSource(StagingRing& ring, const ByteRange& source, unsigned depth = 4)
+        : ring_(&ring), rest_(source), depth_(depth) {}
+    ~StagedSource();
+    StagedSource(const StagedSource&) = delete;
+    StagedSource& operator=(const StagedSource&) = delete;
+
+    /// Begins copies as there are chunks. After each poll of the ring, and after each consume. The error is final.
+    Status advance();
+    /// The next bytes, empty while none are there. They stay until consume.
+    std::span<const std::byte> ready() const;
+    /// The first `bytes` of ready() are not needed any more.
+    void consume(std::uint64_t bytes);
+    bool isDone() const { return rest_.length == 0 && parts_.empty(); }
+    /// It has no chunk and could use one: whoever gives one back lets it advance.
+    bool isStarved() const { return parts_.empty() && rest_.length != 0; }
+
+  private:
+    struct Part {
+        unsigned chunk;
+        std::uint64_t bytes;
+        std::uint64_t consumed;
+    };
+
+    StagingRing* ring_;
+    ByteRange rest_;  ///< Not begun yet.
+    unsigned depth_;
+    std::deque<Part> parts_;
+    Status error_;
+};
+
+/// Memory of a GPU that bytes are received into, in order. A chunk goes on its way when it is full or the last.
+///
+/// Owned by the ring's loop, and gone before the ring is. When it ends early, what was committed of the last chunk is
+/// dropped, and copies that are under way run on: until they have ended StagingRing::touches says so.
+class StagedSink {
+  public:
+    StagedSink(StagingRing& ring, const ByteRange& target) : ring_(&ring), target_(target) {}
+    ~StagedSink();
+    StagedSink(const StagedSink&) = delete;
+    StagedSink& operator=(const StagedSink&) = delete;
+
+    /// Room for the next bytes; empty when all were received, or while the ring has no chunk.
+    std::span<std::byte> room();
+    /// The first `bytes` of room() were received. An error is final.
+    Status commit(std::uint64_t bytes);
+    /// Sends what there is on its way and lets go of the chunk: others need it, and the sender is slow.
+    Status yield();
+    /// All bytes are in the GPU's memory, where kernels that begin from now on see them. Known by the last poll of the
+    /// ring.
+    bool isDone();
+
+  private:
+    Status send();
+
+    StagingRing* ring_;
+    ByteRange target_;                   ///< What follows the current chunk's beginning.
+    std::optional<unsigned> chunk_;      ///< That is being filled,
+    std::uint64_t filled_ = 0;           ///< up to here.
+    std::vector<std::uint64_t> copies_;  ///< That may be under way.
+    Status error_;
+};
+
+}  // namespace troupe::device

@@ -1,0 +1,170 @@
+#include "cuda_backend/staging_ring.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace troupe::device {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+constexpr unsigned kStreams = 2;
+/// More than any ring needs: of the default size 1 GiB.
+constexpr unsigned kMostChunks = 1024;
+constexpr std::uint64_t kMostChunkBytes = 64u << 20;
+
+/// On a thread of the driver, which may not be kept or call the driver. The descriptor is in the argument itself, so
+/// that nothing has to live until then; it is closed after the streams have ended.
+void ringBell(void* descriptor) {
+    const std::uint64_t one = 1;
+    // A counter that is full wakes, too.
+    if (::write(static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor)), &one, sizeof one) < 0) errno = 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StagingRing>> StagingRing::create(std::shared_ptr<Device> device,
+                                                         const StagingOptions& options) {
+    if (options.chunks < 2 || options.chunks > kMostChunks || options.chunk_bytes == 0 ||
+        options.chunk_bytes > kMostChunkBytes)
+        return Status(Code::InvalidArgument, "a staging ring of " + std::to_string(options.chunks) + " chunks of " +
+                                                 std::to_string(options.chunk_bytes) +
+                                                 " bytes: 2 to 1024 of up to 64 MiB");
+    std::unique_ptr<StagingRing> ring(new StagingRing);
+    const std::string where = device->info().location;
+    if (Status status = ring->make(std::move(device), options); !status)
+        return status.withContext("staging ring of " + where);
+    return ring;
+}
+
+Status StagingRing::make(std::shared_ptr<Device> device, const StagingOptions& options) {
+    device_ = std::move(device);
+    chunk_bytes_ = (options.chunk_bytes + kPage - 1) / kPage * kPage;
+    bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!bell_) return {Code::ResourceExhausted, "no descriptor is left (ulimit -n)"};
+    auto memory = MemoryFile::create(chunk_bytes_ * options.chunks, false, options.numa_node);
+    if (!memory) return memory.status();
+    memory_ = std::move(*memory);
+    auto pinning = device_->pin({reinterpret_cast<std::uint64_t>(memory_->data()), memory_->size()});
+    if (!pinning) return pinning.status();
+    pinning_ = std::move(*pinning);
+    if (Status status = makeStreams(); !status) return status;
+    for (unsigned index = 0; index < options.chunks; ++index) {
+        auto event = device_->makeEvent();
+        if (!event) return event.status();
+        chunks_.push_back({std::move(*event), {}, 0, true, false});
+        free_.push_back(options.chunks - 1 - index);
+    }
+    return {};
+}
+
+Status StagingRing::makeStreams() {
+    for (unsigned index = 0; index < kStreams; ++index) {
+        auto stream = device_->makeStream();
+        if (!stream) return stream.status();
+        streams_.push_back(std::move(*stream));
+    }
+    auto joined = device_->makeEvent();
+    if (!joined) return joined.status();
+    joined_ = std::move(*joined);
+    auto bell_stream = device_->makeStream();
+    if (!bell_stream) return bell_stream.status();
+    bell_stream_ = std::move(*bell_stream);
+    return {};
+}
+
+StagingRing::~StagingRing() {
+    // Of a device that is lost nothing runs any more.
+    for (const DeviceStream& stream : streams_) device_->synchronize(stream).isOk();
+    if (bell_stream_) device_->synchronize(bell_stream_).isOk();
+}
+
+std::optional<unsigned> StagingRing::take() {
+    if (free_.empty()) return {};
+    const unsigned chunk = free_.back();
+    free_.pop_back();
+    chunks_[chunk].given = false;
+    return chunk;
+}
+
+Result<std::uint64_t> StagingRing::begin(unsigned chunk, Way way, const ByteRange& memory) {
+    Chunk& taken = chunks_[chunk];
+    if (taken.given || taken.copying.length != 0 || memory.length == 0 || memory.length > chunk_bytes_)
+        return Status(Code::Internal, "a chunk of a staging ring was used out of turn");
+    const DeviceStream& stream = streams_[++copies_ % kStreams];
+    const auto host = reinterpret_cast<std::uint64_t>(data(chunk));
+    const bool out = way == Way::FromDevice;
+    Status status = device_->copy(stream, out ? host : memory.addr, out ? memory.addr : host, memory.length);
+    if (!status) return status;
+    // From here on it is under way, whether its end can be seen or not.
+    taken.copying = memory;
+    taken.copy = copies_;
+    busy_.push_back(chunk);
+    status = device_->record(taken.ended, stream);
+    taken.unseen = !status;
+    if (!status) return status;
+    return taken.copy;
+}
+
+bool StagingRing::isUnderWay(std::uint64_t copy) const {
+    return std::any_of(busy_.begin(), busy_.end(), [&](unsigned chunk) { return chunks_[chunk].copy == copy; });
+}
+
+void StagingRing::give(unsigned chunk) {
+    chunks_[chunk].given = true;
+    if (isIdle(chunk)) free_.push_back(chunk);
+}
+
+bool StagingRing::hasEnded(const Chunk& chunk) const {
+    if (chunk.unseen) return device_->state().code() == Code::DeviceLost;
+    const auto ended = device_->isDone(chunk.ended);
+    // Another error leaves it under way: nobody knows that it is not.
+    return ended ? *ended : ended.status().code() == Code::DeviceLost;
+}
+
+void StagingRing::retire(unsigned chunk) {
+    chunks_[chunk].copying = {};
+    chunks_[chunk].unseen = false;
+    if (chunks_[chunk].given) free_.push_back(chunk);
+}
+
+bool StagingRing::poll() {
+    if (armed_) {
+        std::uint64_t rung = 0;
+        if (::read(bell_.get(), &rung, sizeof rung) == sizeof rung) armed_ = false;
+    }
+    const std::size_t before = busy_.size();
+    std::erase_if(busy_, [this](unsigned chunk) {
+        if (!hasEnded(chunks_[chunk])) return false;
+        retire(chunk);
+        return true;
+    });
+    return busy_.size() != before;
+}
+
+bool StagingRing::touches(const ByteRange& memory) const {
+    return std::any_of(busy_.begin(), busy_.end(),
+                       [&](unsigned chunk) { return chunks_[chunk].copying.overlaps(memory); });
+}
+
+Status StagingRing::signal(EventRef event) {
+    if (Status status = device_->record(joined_, streams_[1]); !status) return status;
+    if (Status status = device_->wait(streams_[0], joined_); !status) return status;
+    return device_->record(event, streams_[0]);
+}
+
+bool StagingRing::arm() {
+    if (busy_.empty() || armed_) return true;
+    const Chunk& first = chunks_[busy_.front()];
+    auto* const descriptor = reinterpret_cast<void*>(static_cast<std::intptr_t>(bell_.get()));
+    if (first.unseen || !device_->wait(bell_stream_, first.ended) ||
+        !device_->notify(bell_stream_, ringBell, descriptor))
+        return false;
+    armed_ = true;
+    return true;
+}
+
+}  // namespace troupe::device

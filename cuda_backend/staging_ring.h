@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "cuda_backend/device.h"
+#include "transports/memory_file.h"
+
+namespace troupe::device {
+
+struct StagingOptions {
+    std::uint64_t chunk_bytes = 1u << 20;  ///< Of each chunk; rounded up to pages.
+    unsigned chunks = 8;                   ///< At least 2, so that one is copied while another is on the wire.
+    int numa_node = -1;                    ///< Where the memory is to be; -1: anywhere.
+};
+
+/// A bounded number of pinned chunks of host memory, through which bytes go between one GPU and a wire that cannot
+/// reach its memory. Copies alternate between two streams, so that the next one is set up while one runs.
+///
+/// One for each direction: a chunk on its way *to* the GPU is free again whatever anybody else does, while one that
+/// came *from* it waits for the wire, and so for the other end's chunks. Were they of one pool, two ends that send to
+/// each other could each hold all chunks that the other's bytes need.
+///
+/// Owned by one loop; no call waits for the GPU, but for the end. After a loss of the device no copy runs any more, and
+/// every chunk is free.
+class StagingRing {
+  public:
+    enum class Way : std::uint8_t { FromDevice, ToDevice };
+
+    /// ResourceExhausted: no memory, or it cannot be pinned (the message names the limit). Takes milliseconds.
+    static Result<std::unique_ptr<StagingRing>> create(std::shared_ptr<Device> device, const StagingOptions& options);
+    /// Waits until the copies that are under way have ended.
+    ~StagingRing();
+    StagingRing(const StagingRing&) = delete;
+    StagingRing& operator=(const StagingRing&) = delete;
+
+    std::uint64_t chunkBytes() const { return chunk_bytes_; }
+    unsigned chunks() const { return static_cast<unsigned>(chunks_.size()); }
+    unsigned freeChunks() const { return static_cast<unsigned>(free_.size()); }
+    /// The device's.
+    Status state() const { return device_->state(); }
+
+    /// A chunk for the caller, or none while all are taken.
+    std::optional<unsigned> take();
+    std::byte* data(unsigned chunk) const { return memory_->data() + chunk * chunk_bytes_; }
+    /// Begins to copy between `memory` of the GPU and the beginning of a chunk that was taken and has no copy under
+    /// way. Returns the copy's number, unique in the ring's life. After an error it may be under way all the same.
+    Result<std::uint64_t> begin(unsigned chunk, Way way, const ByteRange& memory);
+    /// Its copy, if it has one, is done. Known by the last poll.
+    bool isIdle(unsigned chunk) const { return chunks_[chunk].copying.length == 0; }
+    bool isUnderWay(std::uint64_t copy) const;
+    /// The caller has no use for it any more; it is free when its copy has ended.
+    void give(unsigned chunk);
+
+    /// Looks which copies have ended. True when any has.
+    bool poll();
+    bool hasWork() const { return !busy_.empty(); }
+    /// A copy to or from that memory of the GPU is under way.
+    bool touches(const ByteRange& memory) const;
+
+    /// The event is done as soon as every copy begun until now is. It is of the application, on this device.
+    Status signal(EventRef event);
+
+    /// Before sleep: waitFd becomes readable when the copy has ended that began first of those under way. False: that
+    /// cannot be had, so poll again after a while. Of a device that is lost meanwhile nothing is heard: look at it from
+    /// time to time.
+    bool arm();
+    int waitFd() const { return bell_.get(); }
+
+  private:
+    struct Chunk {
+        DeviceEvent ended;
+        ByteRange copying;       ///< Memory of the GPU; empty: none.
+        std::uint64_t copy = 0;  ///< Its number.
+        bool given = true;       ///< Nobody has it.
+        bool unseen = false;     ///< The end of its copy cannot be seen: it is under way as long as the ring lives.
+    };
+
+    StagingRing() = default;
+    Status make(std::shared_ptr<Device> device, const StagingOptions& options);
+    Status makeStreams();
+    void retire(unsigned chunk);
+    bool hasEnded(const Chunk& chunk) const;
+
+    std::shared_ptr<Device> device_;
+    std::unique_ptr<MemoryFile> memory_;
+    Pinning pinning_;
+    std::uint64_t chunk_bytes_ = 0;
+    std::vector<DeviceStream> streams_;
+    DeviceEvent joined_;        ///< For signal.
+    DeviceStream bell_stream_;  ///< A function of the host holds its stream; no copy is to wait for that.
+    std::vector<Chunk> chunks_;
+    std::vector<unsigned> free_;
+    std::vector<unsigned> busy_;  ///< With a copy under way, in the order in which they began.
+    std::uint64_t copies_ = 0;    ///< Begun so far.
+    UniqueFd bell_;
+    bool armed_ = false;  ///< The bell will ring.
+};
+
+}  // namespace troupe::device

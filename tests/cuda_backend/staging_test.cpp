@@ -1,0 +1,283 @@
+// The ring of pinned chunks, and what goes through it.
+
+#include <poll.h>
+
+#include <cstring>
+#include <list>
+#include <random>
+#include <thread>
+
+#include "cuda_backend/staged_copy.h"
+#include "tests/cuda_backend/cuda_fixture.h"
+
+namespace troupe::cuda {
+namespace {
+
+using namespace device;
+using testing::CudaTest;
+using testing::noise;
+
+constexpr std::uint64_t kChunk = 8192;
+
+class Staging : public CudaTest {
+  protected:
+    std::unique_ptr<StagingRing> makeRing(unsigned chunks, int ordinal = 0) {
+        gpu(ordinal);
+        return must(StagingRing::create(gpus[static_cast<std::size_t>(ordinal)], {kChunk, chunks, -1}));
+    }
+    /// Waits as a loop that sleeps would. False: nothing came for a long time.
+    bool sleep(StagingRing& ring) {
+        if (!ring.hasWork()) return true;
+        EXPECT_TRUE(ring.arm());
+        pollfd waiting{ring.waitFd(), POLLIN, 0};
+        const bool rang = ::poll(&waiting, 1, 20000) == 1;
+        EXPECT_TRUE(rang);
+        ring.poll();
+        return rang;
+    }
+    /// Everything a source has to send.
+    std::vector<std::uint8_t> drain(StagingRing& ring, StagedSource& source, std::size_t at_most = SIZE_MAX) {
+        std::vector<std::uint8_t> out;
+        while (source.advance() && !source.isDone()) {
+            const auto ready = source.ready();
+            const std::size_t now = std::min(ready.size(), at_most);
+            const auto* bytes = reinterpret_cast<const std::uint8_t*>(ready.data());
+            out.insert(out.end(), bytes, bytes + now);
+            source.consume(now);
+            if (now == 0 && !sleep(ring)) break;
+        }
+        return out;
+    }
+    /// Receives in pieces of at most so much.
+    bool fill(StagingRing& ring, StagedSink& sink, const std::vector<std::uint8_t>& bytes, std::size_t at_most) {
+        std::size_t done = 0;
+        while (!sink.isDone()) {
+            const auto room = sink.room();
+            const std::size_t now = std::min({room.size(), at_most, bytes.size() - done});
+            if (now == 0) {
+                if (!sleep(ring)) return false;
+                continue;
+            }
+            std::memcpy(room.data(), bytes.data() + done, now);
+            if (!sink.commit(now)) return false;
+            done += now;
+        }
+        return done == bytes.size();
+    }
+};
+
+TEST_F(Staging, BytesComeOutInOrderWhateverTheirNumberAndPieces) {
+    const auto ring = makeRing(3);
+    for (const std::uint64_t bytes :
+         {std::uint64_t{1}, std::uint64_t{100}, kChunk - 1, kChunk, kChunk + 1, 10 * kChunk, std::uint64_t{100001}}) {
+        const DeviceMemory memory = must(gpu(0).allocate(bytes + 7));
+        control.write(memory.get() + 7, noise(bytes));
+        for (const std::size_t pieces : {std::size_t{1000}, std::size_t{SIZE_MAX}}) {
+            StagedSource source(*ring, {memory.get() + 7, bytes}, 2);
+            EXPECT_EQ(drain(*ring, source, pieces), noise(bytes));
+            EXPECT_TRUE(source.isDone());
+        }
+        EXPECT_EQ(ring->freeChunks(), 3u);
+    }
+    EXPECT_EQ(control.count("pageable copies"), 0u);
+}
+
+TEST_F(Staging, WhatIsReceivedIsInTheGpusMemoryWhenItIsDone) {
+    const auto ring = makeRing(3);
+    for (const std::uint64_t bytes :
+         {std::uint64_t{1}, std::uint64_t{100}, kChunk - 1, kChunk, kChunk + 1, 10 * kChunk, std::uint64_t{100001}}) {
+        const DeviceMemory memory = must(gpu(0).allocate(bytes + 7));
+        for (const std::size_t pieces : {std::size_t{1000}, std::size_t{SIZE_MAX}}) {
+            const auto sent = noise(bytes, static_cast<unsigned>(pieces));
+            StagedSink sink(*ring, {memory.get() + 7, bytes});
+            EXPECT_TRUE(fill(*ring, sink, sent, pieces));
+            EXPECT_EQ(control.read(memory.get() + 7, bytes), sent);
+        }
+        ring->poll();
+        EXPECT_EQ(ring->freeChunks(), 3u);
+    }
+}
+
+TEST_F(Staging, TheNextChunkIsCopiedWhileOneIsOnTheWire) {
+    const auto ring = makeRing(4);
+    const DeviceMemory memory = must(gpu(0).allocate(10 * kChunk));
+    control.hold(true);
+    StagedSource source(*ring, {memory.get(), 10 * kChunk}, 3);
+    must(source.advance());
+    EXPECT_EQ(ring->freeChunks(), 1u);
+    EXPECT_TRUE(source.ready().empty());
+    control.hold(false);
+    while (source.ready().empty()) ASSERT_TRUE(sleep(*ring));
+    // Nothing of it consumed yet: the others are copied all the same, and no more than that are begun.
+    while (ring->hasWork()) ASSERT_TRUE(sleep(*ring));
+    EXPECT_EQ(control.count("cuMemcpyAsync"), 3u);
+    EXPECT_EQ(source.ready().size(), kChunk);
+    source.consume(kChunk);
+    EXPECT_EQ(source.ready().size(), kChunk);
+    must(source.advance());
+    EXPECT_EQ(control.count("cuMemcpyAsync"), 4u);
+}
+
+/// A wire that takes nothing holds its chunks; what comes the other way has a ring of its own, and is never held.
+TEST_F(Staging, ASlowWireHoldsABoundedNumberOfChunksAndNobodyInTheOtherDirection) {
+    const auto out = makeRing(4);
+    const auto in = makeRing(4);
+    const DeviceMemory memory = must(gpu(0).allocate(100 * kChunk));
+    std::list<StagedSource> slow;
+    for (int index = 0; index < 10; ++index) {
+        slow.emplace_back(*out, ByteRange{memory.get() + index * kChunk * 10, 10 * kChunk}, 2);
+        must(slow.back().advance());
+    }
+    EXPECT_EQ(out->freeChunks(), 0u);
+    EXPECT_TRUE(slow.back().isStarved());
+    while (out->hasWork()) ASSERT_TRUE(sleep(*out));
+    const DeviceMemory target = must(gpu(0).allocate(20 * kChunk));
+    StagedSink sink(*in, {target.get(), 20 * kChunk});
+    EXPECT_TRUE(fill(*in, sink, noise(20 * kChunk), 5000));
+    // As soon as the wire moves, everybody gets on.
+    for (StagedSource& each : slow) EXPECT_EQ(drain(*out, each).size(), 10 * kChunk);
+    EXPECT_EQ(out->freeChunks(), 4u);
+}
+
+TEST_F(Staging, ASenderThatStopsGivesItsChunkUpAndGoesOnLater) {
+    const auto ring = makeRing(2);
+    const DeviceMemory memory = must(gpu(0).allocate(4 * kChunk));
+    StagedSink stalled(*ring, {memory.get(), kChunk});
+    StagedSink other(*ring, {memory.get() + kChunk, kChunk});
+    StagedSink third(*ring, {memory.get() + 2 * kChunk, 2 * kChunk});
+    const auto bytes = noise(kChunk);
+    std::memcpy(stalled.room().data(), bytes.data(), 100);
+    must(stalled.commit(100));
+    EXPECT_FALSE(other.room().empty());
+    EXPECT_TRUE(third.room().empty());
+    // One with something in it, one with nothing.
+    must(stalled.yield());
+    must(other.yield());
+    while (ring->hasWork()) ASSERT_TRUE(sleep(*ring));
+    EXPECT_TRUE(fill(*ring, third, noise(2 * kChunk, 2), SIZE_MAX));
+    EXPECT_FALSE(stalled.isDone());
+    EXPECT_TRUE(fill(*ring, stalled, {bytes.begin() + 100, bytes.end()}, SIZE_MAX));
+    EXPECT_EQ(control.read(memory.get(), kChunk), bytes);
+    EXPECT_TRUE(fill(*ring, other, bytes, 77));
+}
+
+TEST_F(Staging, WhatEndsEarlyTouchesItsMemoryUntilTheGpuIsThrough) {
+    const auto ring = makeRing(2);
+    const DeviceMemory memory = must(gpu(0).allocate(2 * kChunk));
+    control.hold(true);
+    {
+        StagedSource source(*ring, {memory.get(), 2 * kChunk});
+        must(source.advance());
+    }
+    EXPECT_TRUE(ring->touches({memory.get() + 10, 1}));
+    EXPECT_FALSE(ring->touches({memory.get() + 2 * kChunk, 1}));
+    EXPECT_EQ(ring->freeChunks(), 0u);
+    control.hold(false);
+    while (ring->hasWork()) ASSERT_TRUE(sleep(*ring));
+    EXPECT_FALSE(ring->touches({memory.get(), 2 * kChunk}));
+    EXPECT_EQ(ring->freeChunks(), 2u);
+}
+
+TEST_F(Staging, AnEventOfTheApplicationIsDoneWhenAllThatBeganBeforeIs) {
+    const auto ring = makeRing(4);
+    const DeviceMemory memory = must(gpu(0).allocate(4 * kChunk));
+    const DeviceEvent event = must(gpu(0).makeEvent());
+    StagedSink sink(*ring, {memory.get(), 2 * kChunk});
+    control.hold(true);
+    for (int chunk = 0; chunk < 2; ++chunk) {
+        const auto room = sink.room();
+        ASSERT_EQ(room.size(), kChunk);
+        std::memset(room.data(), 42, room.size());
+        must(sink.commit(room.size()));
+    }
+    must(ring->signal(event));
+    EXPECT_FALSE(must(gpu(0).isDone(event)));
+    control.hold(false);
+    while (!must(gpu(0).isDone(event))) std::this_thread::yield();
+    EXPECT_EQ(control.read(memory.get(), 2 * kChunk), std::vector<std::uint8_t>(2 * kChunk, 42));
+}
+
+TEST_F(Staging, ALossOfTheGpuEndsEveryCopyAndIsSaid) {
+    const auto ring = makeRing(4);
+    const DeviceMemory memory = must(gpu(0).allocate(100 * kChunk));
+    control.lose(0, api::Result::IllegalAddress, 1);
+    StagedSource source(*ring, {memory.get(), 100 * kChunk}, 2);
+    StagedSink sink(*ring, {memory.get(), 2 * kChunk});
+    must(source.advance());
+    const auto room = sink.room();
+    sink.commit(room.size()).isOk();
+    while (ring->hasWork()) ring->poll();
+    EXPECT_EQ(source.advance().code(), Code::DeviceLost);
+    EXPECT_TRUE(source.ready().empty());
+    EXPECT_FALSE(sink.isDone());
+    EXPECT_EQ(ring->state().code(), Code::DeviceLost);
+    EXPECT_FALSE(ring->touches({memory.get(), 100 * kChunk}));
+}
+
+/// A copy whose event could not be recorded may run on: its chunk is not given to anybody, and what it touches is
+/// known.
+TEST_F(Staging, ACopyWhoseEndCannotBeSeenKeepsItsChunk) {
+    const auto ring = makeRing(2);
+    const DeviceMemory memory = must(gpu(0).allocate(kChunk));
+    control.fail("cuEventRecord", api::Result::OutOfMemory);
+    {
+        StagedSource source(*ring, {memory.get(), kChunk});
+        EXPECT_EQ(source.advance().code(), Code::ResourceExhausted);
+    }
+    ring->poll();
+    EXPECT_EQ(ring->freeChunks(), 1u);
+    EXPECT_TRUE(ring->touches({memory.get(), 1}));
+    EXPECT_FALSE(ring->arm());
+    // One that could not begin leaves nothing.
+    control.fail("cuMemcpyAsync", api::Result::InvalidValue);
+    StagedSource source(*ring, {memory.get(), kChunk});
+    EXPECT_EQ(source.advance().code(), Code::InvalidArgument);
+    EXPECT_EQ(ring->freeChunks(), 1u);
+}
+
+TEST_F(Staging, ARingThatCannotBeLeavesNothing) {
+    gpu(0);
+    for (const StagingOptions& wrong :
+         {StagingOptions{0, 4, -1}, {kChunk, 1, -1}, {kChunk, 1025, -1}, {65u << 20, 2, -1}})
+        EXPECT_EQ(StagingRing::create(gpus[0], wrong).status().code(), Code::InvalidArgument);
+    for (const char* call : {"cuMemHostRegister", "cuStreamCreate", "cuEventCreate"}) {
+        control.fail(call, api::Result::OutOfMemory, 1, call == std::string("cuMemHostRegister") ? 0 : 1);
+        const auto ring = StagingRing::create(gpus[0], {kChunk, 4, -1});
+        EXPECT_EQ(ring.status().code(), Code::ResourceExhausted);
+        EXPECT_NE(ring.status().message().find(call), std::string::npos);
+        EXPECT_EQ(control.leftovers(), "1 contexts") << call;
+    }
+}
+
+/// From one GPU to another, neither of which the wire reaches: staged on both sides, with delays that are different
+/// each time.
+TEST_F(Staging, RandomTrafficFromGpuToGpuIsRight) {
+    std::mt19937 random(5);
+    const auto out = makeRing(3, 0);
+    const auto in = makeRing(2, 1);
+    control.latency(0, 0, 50);
+    for (int round = 0; round < 20; ++round) {
+        const std::uint64_t bytes = 1 + random() % (6 * kChunk);
+        const DeviceMemory from = must(gpu(0).allocate(bytes));
+        const DeviceMemory to = must(gpu(1).allocate(bytes));
+        control.write(from.get(), noise(bytes, static_cast<unsigned>(round)));
+        StagedSource source(*out, {from.get(), bytes}, 1 + random() % 3);
+        StagedSink sink(*in, {to.get(), bytes});
+        while (!sink.isDone()) {
+            must(source.advance());
+            const auto ready = source.ready();
+            const auto room = sink.room();
+            const std::size_t now = std::min({ready.size(), room.size(), std::size_t{1 + random() % 9000}});
+            if (now != 0) std::memcpy(room.data(), ready.data(), now);
+            source.consume(now);
+            if (now != 0) must(sink.commit(now));
+            out->poll();
+            in->poll();
+            std::this_thread::yield();
+        }
+        EXPECT_EQ(control.read(to.get(), bytes), noise(bytes, static_cast<unsigned>(round)));
+    }
+}
+
+}  // namespace
+}  // namespace troupe::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// What a test asks of tests/fake_cuda beside the CUDA driver API: exported by the same library, found by dlsym (see
+/// control.h). Results and devices are plain numbers, texts are put into buffers and cut to fit.
+extern "C" {
+
+/// As after cuInit was never called, with what the environment says. Only where nothing is alive.
+void fakeCudaReset();
+
+// --- faults --------------------------------------------------------------------------------------------------------
+
+/// The next `count` calls of that name return `result`, after `skip` that do not. A sticky one loses the current
+/// context.
+void fakeCudaFail(const char* call, unsigned result, int count, int skip);
+/// The context of the device is lost after `operations` more of its streams' operations: what is queued is never done,
+/// and each call in it returns `result`.
+void fakeCudaLose(int device, unsigned result, int operations);
+/// Each operation of a stream takes so long, and so much more by its size; up to `jitter_us` are added at random.
+void fakeCudaLatency(unsigned us, unsigned ns_per_kib, unsigned jitter_us);
+/// While held, no stream begins an operation.
+void fakeCudaHold(int held);
+/// What is freed is given to the next allocation of the same size, so that addresses return with other memory.
+void fakeCudaReuseAddresses(int reuse);
+
+// --- an application -----------------------------------------------------------------------------------------------
+
+/// Has the stream do nothing for a while: a kernel that takes its time.
+unsigned fakeCudaDelay(void* stream, unsigned us);
+/// Copies between memory of the device and a buffer at once, past all streams. False where that is no device memory.
+int fakeCudaRead(unsigned long long from, void* to, std::size_t bytes);
+int fakeCudaWrite(unsigned long long to, const void* from, std::size_t bytes);
+
+// --- what happened ------------------------------------------------------------------------------------------------
+
+/// How often a call was made; of "pageable copies" how many waited for the host because of memory that is not pinned;
+/// "operations" of all streams; "contexts" that are alive.
+unsigned fakeCudaCount(const char* what);
+/// What a driver would have answered with undefined behaviour, one per line. Returns how many.
+unsigned fakeCudaViolations(char* buffer, std::size_t bytes);
+void fakeCudaForgetViolations();
+/// "2 streams, 1 memory", or "" when nothing of any context is left.
+unsigned fakeCudaLeftovers(char* buffer, std::size_t bytes);
+
+}  // extern "C"

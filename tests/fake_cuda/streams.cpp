@@ -1,0 +1,280 @@
+// Streams and events: a thread per stream does what it was given, in order.
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "tests/fake_cuda/reserve.h"
+#include "tests/fake_cuda/state.h"
+
+namespace troupe::fake_cuda {
+namespace {
+
+thread_local bool calling_back = false;
+
+void runStream(const std::shared_ptr<StreamObject>& stream) {
+    State& state = State::get();
+    std::unique_lock lock(state.mutex);
+    ContextObject& context = *stream->context;
+    for (;;) {
+        state.changed.wait(lock, [&] {
+            return context.lost || (!stream->tasks.empty() && !state.held) || (stream->ending && stream->tasks.empty());
+        });
+        if (context.lost) {
+            stream->tasks.clear();
+            if (stream->ending) return;
+            state.changed.notify_all();
+            state.changed.wait(lock, [&] { return stream->ending || !context.lost; });
+            continue;
+        }
+        if (stream->tasks.empty()) return;
+        if (context.lose_after == 0) {
+            state.lose(context, context.lose_with);
+            continue;
+        }
+        if (context.lose_after > 0) --context.lose_after;
+        const Task task = std::move(stream->tasks.front());
+        stream->tasks.pop_front();
+        stream->busy = true;
+        ++state.counts["operations"];
+        task(lock);
+        stream->busy = false;
+        state.changed.notify_all();
+    }
+}
+
+/// Copies in the order of the bytes; the segments of the two sides need not fit.
+void copyAll(const std::vector<Segment>& to, const std::vector<Segment>& from) {
+    std::size_t target = 0;
+    std::uint64_t used = 0;
+    for (const Segment& source : from) {
+        for (std::uint64_t done = 0; done < source.bytes;) {
+            const std::uint64_t now = std::min(source.bytes - done, to[target].bytes - used);
+            std::memmove(to[target].data + used, source.data + done, now);
+            done += now;
+            used += now;
+            if (used == to[target].bytes) {
+                ++target;
+                used = 0;
+            }
+        }
+    }
+}
+
+/// The memory of one side, as the operation begins.
+bool look(State& state, std::uint64_t addr, std::uint64_t bytes, int device, std::vector<Segment>& segments) {
+    if (state.isPageable(addr, bytes)) {
+        segments.push_back(whole(reinterpret_cast<std::uint8_t*>(addr), bytes));
+        return true;
+    }
+    return state.resolve(addr, bytes, device, segments);
+}
+
+void runCopy(std::unique_lock<std::mutex>& lock, ContextObject& context, std::uint64_t to, std::uint64_t from,
+             std::uint64_t bytes) {
+    State& state = State::get();
+    std::vector<Segment> target;
+    std::vector<Segment> source;
+    if (!look(state, to, bytes, context.device, target) || !look(state, from, bytes, context.device, source)) {
+        state.violate("a copy began when its memory was there no more");
+        state.lose(context, Result::IllegalAddress);
+        return;
+    }
+    state.sleepFor(bytes, lock);
+    lock.unlock();
+    copyAll(target, source);
+    lock.lock();
+}
+
+}  // namespace
+
+bool isCallingBack() { return calling_back; }
+
+void State::enqueue(StreamObject& stream, Task task) {
+    stream.tasks.push_back(std::move(task));
+    changed.notify_all();
+}
+
+void State::sleepFor(std::uint64_t bytes, std::unique_lock<std::mutex>& lock) {
+    std::uint64_t ns = settings.latency_us * 1000ull + settings.ns_per_kib * (bytes / 1024);
+    if (settings.jitter_us != 0) ns += random() % (settings.jitter_us * 1000ull);
+    if (ns == 0) return;
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
+    lock.lock();
+}
+
+void State::drain(int device, std::unique_lock<std::mutex>& lock) {
+    changed.wait(lock, [&] {
+        return std::all_of(streams.begin(), streams.end(), [&](const auto& each) {
+            const StreamObject& stream = *each.second;
+            return stream.context->device != device || stream.context->lost || (stream.tasks.empty() && !stream.busy);
+        });
+    });
+}
+
+}  // namespace troupe::fake_cuda
+
+namespace troupe::cuda::api {
+
+using fake_cuda::State;
+
+namespace {
+
+/// Of a stream that is alive and of the current context. Stream 0 is refused: what it does by itself (it waits for
+/// other streams, and they for it) no engine wants.
+Result streamOf(State& state, const ContextObject* context, StreamHandle stream) {
+    if (!state.isAlive(stream)) {
+        state.violate(stream == nullptr ? "stream 0 was used" : "a stream that is not there was used");
+        return Result::InvalidHandle;
+    }
+    if (stream->context != context) {
+        state.violate("a stream was used in the context of another device");
+        return Result::InvalidContext;
+    }
+    return Result::Success;
+}
+
+#define TROUPE_ENTER_STREAM(name, stream) \
+    TROUPE_ENTER_CONTEXT(name)            \
+    if (const Result refused = streamOf(state, context, stream); refused != Result::Success) return refused;
+
+#define TROUPE_ENTER_EVENT(name, event)                                      \
+    TROUPE_ENTER_CONTEXT(name)                                               \
+    if (state.events.count(event) == 0) {                                    \
+        state.violate(std::string(name) + " of an event that is not there"); \
+        return Result::InvalidHandle;                                        \
+    }                                                                        \
+    if (event->context->lost) return *event->context->lost;
+
+}  // namespace
+
+extern "C" {
+
+Result cuStreamCreate(StreamHandle* stream, unsigned flags) {
+    TROUPE_ENTER_CONTEXT("cuStreamCreate")
+    if (flags > kStreamNonBlocking) return Result::InvalidValue;
+    auto made = std::make_shared<StreamObject>();
+    made->context = context;
+    made->thread = std::thread([made] { fake_cuda::runStream(made); });
+    made->thread.detach();
+    *stream = made.get();
+    state.streams[made.get()] = std::move(made);
+    return Result::Success;
+}
+
+/// What it was given is done all the same.
+Result cuStreamDestroy_v2(StreamHandle stream) {
+    TROUPE_ENTER("cuStreamDestroy")
+    const auto found = state.streams.find(stream);
+    if (found == state.streams.end()) return Result::InvalidHandle;
+    if (!stream->tasks.empty() || stream->busy) ++state.counts["streams destroyed with work"];
+    stream->ending = true;
+    state.streams.erase(found);
+    state.changed.notify_all();
+    return Result::Success;
+}
+
+Result cuStreamQuery(StreamHandle stream) {
+    TROUPE_ENTER_STREAM("cuStreamQuery", stream)
+    return stream->tasks.empty() && !stream->busy ? Result::Success : Result::NotReady;
+}
+
+Result cuStreamSynchronize(StreamHandle stream) {
+    TROUPE_ENTER_STREAM("cuStreamSynchronize", stream)
+    const auto kept = state.streams.at(stream);
+    state.changed.wait(lock, [&] { return context->lost || (kept->tasks.empty() && !kept->busy); });
+    return context->lost ? *context->lost : Result::Success;
+}
+
+Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flags) {
+    TROUPE_ENTER_STREAM("cuStreamWaitEvent", stream)
+    if (flags != 0 || state.events.count(event) == 0) return Result::InvalidHandle;
+    // As it was recorded last; what is recorded later does not matter.
+    const auto kept = state.events.at(event);
+    state.enqueue(*stream, [&state, context, kept, until = kept->recorded](std::unique_lock<std::mutex>& running) {
+        state.changed.wait(running, [&] { return kept->done >= until || kept->context->lost || context->lost; });
+    });
+    return Result::Success;
+}
+
+Result cuLaunchHostFunc(StreamHandle stream, HostFunction function, void* argument) {
+    TROUPE_ENTER_STREAM("cuLaunchHostFunc", stream)
+    state.enqueue(*stream, [function, argument](std::unique_lock<std::mutex>& running) {
+        running.unlock();
+        fake_cuda::calling_back = true;
+        function(argument);
+        fake_cuda::calling_back = false;
+        running.lock();
+    });
+    return Result::Success;
+}
+
+Result cuEventCreate(EventHandle* event, unsigned) {
+    TROUPE_ENTER_CONTEXT("cuEventCreate")
+    auto made = std::make_shared<EventObject>();
+    made->context = context;
+    *event = made.get();
+    state.events[made.get()] = std::move(made);
+    return Result::Success;
+}
+
+Result cuEventRecord(EventHandle event, StreamHandle stream) {
+    TROUPE_ENTER_STREAM("cuEventRecord", stream)
+    if (state.events.count(event) == 0) return Result::InvalidHandle;
+    if (event->context != context) {
+        state.violate("an event was recorded on a stream of another device");
+        return Result::InvalidHandle;
+    }
+    const auto kept = state.events.at(event);
+    state.enqueue(*stream, [kept, number = ++kept->recorded](std::unique_lock<std::mutex>&) {
+        kept->done = std::max(kept->done, number);
+    });
+    return Result::Success;
+}
+
+Result cuEventQuery(EventHandle event) {
+    TROUPE_ENTER_EVENT("cuEventQuery", event)
+    return event->done >= event->recorded ? Result::Success : Result::NotReady;
+}
+
+Result cuEventDestroy_v2(EventHandle event) {
+    TROUPE_ENTER("cuEventDestroy")
+    return state.events.erase(event) != 0 ? Result::Success : Result::InvalidHandle;
+}
+
+Result cuMemcpyAsync(DevicePtr to, DevicePtr from, std::size_t bytes, StreamHandle stream) {
+    TROUPE_ENTER_STREAM("cuMemcpyAsync", stream)
+    bool pageable = false;
+    for (const DevicePtr addr : {to, from}) {
+        std::vector<fake_cuda::Segment> segments;
+        if (state.isPageable(addr, bytes))
+            pageable = true;
+        else if (!state.resolve(addr, bytes, context->device, segments))
+            return Result::InvalidValue;
+    }
+    state.enqueue(*stream, [context, to, from, bytes](std::unique_lock<std::mutex>& running) {
+        fake_cuda::runCopy(running, *context, to, from, bytes);
+    });
+    if (!pageable) return Result::Success;
+    // The driver stages it, and keeps the caller meanwhile.
+    ++state.counts["pageable copies"];
+    const auto kept = state.streams.at(stream);
+    state.changed.wait(lock, [&] { return context->lost || (kept->tasks.empty() && !kept->busy); });
+    return context->lost ? *context->lost : Result::Success;
+}
+
+Result cuMemsetD8Async(DevicePtr to, unsigned char value, std::size_t bytes, StreamHandle stream) {
+    TROUPE_ENTER_STREAM("cuMemsetD8Async", stream)
+    std::vector<fake_cuda::Segment> segments;
+    if (!state.resolve(to, bytes, context->device, segments)) return Result::InvalidValue;
+    state.enqueue(*stream, [&state, segments, value, bytes](std::unique_lock<std::mutex>& running) {
+        state.sleepFor(bytes, running);
+        for (const auto& segment : segments) std::memset(segment.data, value, segment.bytes);
+    });
+    return Result::Success;
+}
+
+}  // extern "C"
+}  // namespace troupe::cuda::api
