@@ -108,7 +108,8 @@ void Supervisor::install(const InstallTransport& request) {
         const auto index = static_cast<std::uint32_t>(workers_.size());
         Loop& home = *plan_.data_loops[placed.loop % plan_.data_loops.size()];
         const NicInfo info = placed.nic->info();
-        auto worker = spawnHosted<NicWorker>(home, index, std::move(placed.nic), trackers_, log_);
+        auto worker =
+            spawnHosted<NicWorker>(home, index, std::move(placed.nic), trackers_, std::ref(*plan_.quarantine), log_);
         monitor(worker);
         ++alive_;
         workers_.push_back(worker);
@@ -288,11 +289,13 @@ void Supervisor::quiescePeers(const QuiesceRange& request) {
         [&](auto reply) {
             return AwaitPeersIdle{request.range, request.deadline, std::move(reply)};
         },
-        [reply = request.reply](const Status& held) {
-            if (held)
-                reply(std::vector<BatchID>());
-            else
-                reply(askAgain(held));
+        [request, quarantine = plan_.quarantine, home = &loop()](const Status& held) {
+            if (!held) return request.reply(askAgain(held));
+            // No task and no peer uses it; what became of earlier tasks' buffers there is the last question. All of
+            // them have ended, so nothing comes in any more.
+            const Status quarantined = quarantine->heldIn(request.range, home->now());
+            if (!quarantined) return request.reply(quarantined);
+            request.reply(std::vector<BatchID>());
         });
 }
 
