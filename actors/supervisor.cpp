@@ -53,9 +53,10 @@ Supervisor::Supervisor(caf::actor_config& config, Loop& loop, Plan plan, Logger 
     : HostedActor(config, loop, std::move(log)), plan_(std::move(plan)) {
     directory_ = spawnHosted<SegmentDirectory>(loop, plan_.local, std::move(plan_.store), std::cref(*plan_.regions),
                                                std::ref(*plan_.board), std::cref(*plan_.settings), log_);
+    const RetryBudget::Limits retries{plan_.settings->retry_budget_percent, plan_.settings->retry_budget_floor};
     for (std::uint32_t i = 0; i < plan_.data_loops.size(); ++i)
         trackers_.push_back(spawnHosted<BatchTracker>(*plan_.data_loops[i], i, std::cref(*plan_.regions),
-                                                      std::cref(*plan_.batches), directory_, log_));
+                                                      std::cref(*plan_.batches), directory_, retries, log_));
 }
 
 Supervisor::~Supervisor() = default;
