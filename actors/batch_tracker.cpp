@@ -10,11 +10,11 @@
 namespace troupe {
 
 BatchTracker::BatchTracker(caf::actor_config& config, Loop& loop, std::uint32_t index, const RegistrationTable& regions,
-                           const BatchTable& batches, caf::actor directory, Logger log)
+                           const BatchTable& batches, caf::actor directory, RetryBudget::Limits retries, Logger log)
     : HostedActor(config, loop, std::move(log)),
       batches_(batches),
       directory_(std::move(directory)),
-      logic_(index, index, regions, static_cast<TrackerOutput&>(*this)) {}
+      logic_(index, index, regions, static_cast<TrackerOutput&>(*this), retries) {}
 
 caf::behavior BatchTracker::make_behavior() {
     return {

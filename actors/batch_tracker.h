@@ -11,7 +11,7 @@ namespace troupe {
 class BatchTracker final : public HostedActor, private TrackerOutput {
   public:
     BatchTracker(caf::actor_config& config, Loop& loop, std::uint32_t index, const RegistrationTable& regions,
-                 const BatchTable& batches, caf::actor directory, Logger log);
+                 const BatchTable& batches, caf::actor directory, RetryBudget::Limits retries, Logger log);
 
     const char* name() const override { return "troupe.batch_tracker"; }
 

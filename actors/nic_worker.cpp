@@ -9,10 +9,10 @@
 namespace troupe {
 
 NicWorker::NicWorker(caf::actor_config& config, Loop& loop, std::uint32_t index, std::unique_ptr<Nic> nic,
-                     std::vector<caf::actor> trackers, Logger log)
+                     std::vector<caf::actor> trackers, Quarantine& quarantine, Logger log)
     : HostedActor(config, loop, std::move(log)),
       trackers_(std::move(trackers)),
-      logic_(std::make_unique<WorkerLogic>(index, std::move(nic), static_cast<WorkerOutput&>(*this))) {}
+      logic_(std::make_unique<WorkerLogic>(index, std::move(nic), quarantine, static_cast<WorkerOutput&>(*this))) {}
 
 caf::behavior NicWorker::make_behavior() {
     loop().addPollable(this);

@@ -12,7 +12,7 @@ namespace troupe {
 class NicWorker final : public HostedActor, private Pollable, private WorkerOutput {
   public:
     NicWorker(caf::actor_config& config, Loop& loop, std::uint32_t index, std::unique_ptr<Nic> nic,
-              std::vector<caf::actor> trackers, Logger log);
+              std::vector<caf::actor> trackers, Quarantine& quarantine, Logger log);
 
     const char* name() const override { return "troupe.nic_worker"; }
 

@@ -53,9 +53,10 @@ Supervisor::Supervisor(caf::actor_config& config, Loop& loop, Plan plan, Logger 
     : HostedActor(config, loop, std::move(log)), plan_(std::move(plan)) {
     directory_ = spawnHosted<SegmentDirectory>(loop, plan_.local, std::move(plan_.store), std::cref(*plan_.regions),
                                                std::ref(*plan_.board), std::cref(*plan_.settings), log_);
+    const RetryBudget::Limits retries{plan_.settings->retry_budget_percent, plan_.settings->retry_budget_floor};
     for (std::uint32_t i = 0; i < plan_.data_loops.size(); ++i)
         trackers_.push_back(spawnHosted<BatchTracker>(*plan_.data_loops[i], i, std::cref(*plan_.regions),
-                                                      std::cref(*plan_.batches), directory_, log_));
+                                                      std::cref(*plan_.batches), directory_, retries, log_));
 }
 
 Supervisor::~Supervisor() = default;
@@ -108,7 +109,8 @@ void Supervisor::install(const InstallTransport& request) {
         const auto index = static_cast<std::uint32_t>(workers_.size());
         Loop& home = *plan_.data_loops[placed.loop % plan_.data_loops.size()];
         const NicInfo info = placed.nic->info();
-        auto worker = spawnHosted<NicWorker>(home, index, std::move(placed.nic), trackers_, log_);
+        auto worker =
+            spawnHosted<NicWorker>(home, index, std::move(placed.nic), trackers_, std::ref(*plan_.quarantine), log_);
         monitor(worker);
         ++alive_;
         workers_.push_back(worker);
@@ -288,11 +290,13 @@ void Supervisor::quiescePeers(const QuiesceRange& request) {
         [&](auto reply) {
             return AwaitPeersIdle{request.range, request.deadline, std::move(reply)};
         },
-        [reply = request.reply](const Status& held) {
-            if (held)
-                reply(std::vector<BatchID>());
-            else
-                reply(askAgain(held));
+        [request, quarantine = plan_.quarantine, home = &loop()](const Status& held) {
+            if (!held) return request.reply(askAgain(held));
+            // No task and no peer uses it; what became of earlier tasks' buffers there is the last question. All of
+            // them have ended, so nothing comes in any more.
+            const Status quarantined = quarantine->heldIn(request.range, home->now());
+            if (!quarantined) return request.reply(quarantined);
+            request.reply(std::vector<BatchID>());
         });
 }
 

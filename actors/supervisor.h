@@ -8,6 +8,7 @@
 #include "actors/batch.h"
 #include "actors/control_server.h"
 #include "actors/hosted_actor.h"
+#include "actors/quarantine.h"
 #include "actors/segment_directory.h"
 #include "base/status.h"
 #include "base/stream.h"
@@ -33,6 +34,7 @@ class Supervisor final : public HostedActor {
         const RegistrationTable* regions = nullptr;
         const BatchTable* batches = nullptr;
         SegmentBoard* board = nullptr;
+        Quarantine* quarantine = nullptr;
         const Config* settings = nullptr;
         /// When all actors are gone, this one last. Not Ok: another process may still touch registered memory.
         std::function<void(const Status&)> on_ended;

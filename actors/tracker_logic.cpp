@@ -22,6 +22,9 @@ constexpr std::size_t kAwaitedKept = 256;
 // with growing pauses, so that most tasks end long before; two that alternate must not carry one for ever.
 constexpr std::uint16_t kMostMoves = 32;
 
+// Windows of each path that may be sent again before anything has arrived: to lose all paths a few times is no storm.
+constexpr std::uint64_t kWindowsToRetry = 8;
+
 std::uint64_t workerBit(std::uint32_t worker) { return 1ull << std::min<std::uint32_t>(worker, 63); }
 
 ByteRange sourceOf(const Task& task) { return {reinterpret_cast<std::uint64_t>(task.local), task.length}; }
@@ -53,8 +56,8 @@ Status refusalOfTask(const Task& task, const Status& cause) {
 }  // namespace
 
 TrackerLogic::TrackerLogic(std::uint32_t index, std::uint32_t loop, const RegistrationTable& regions,
-                           TrackerOutput& output)
-    : index_(index), loop_(loop), region_map_(regions.regions()), output_(output) {}
+                           TrackerOutput& output, RetryBudget::Limits retries)
+    : index_(index), loop_(loop), retries_(retries), region_map_(regions.regions()), output_(output) {}
 
 // --- who is there ------------------------------------------------------------------------------------------------
 
@@ -99,6 +102,13 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
     state.has_far = paths.size() > 1 && std::any_of(paths.begin(), paths.end(), [this](const Path& path) {
                         return !workers_[path.worker].far_from.empty();
                     });
+    std::uint64_t windows = 0;
+    for (const Path& path : paths) {
+        const NicInfo& nic = workers_[path.worker].nic;
+        windows += std::max<std::uint64_t>(nic.window_bytes, nic.window_requests * RetryBudget::kLeastCost);
+    }
+    if (!same) state.retries = {};
+    state.retries.setCapacity(windows * kWindowsToRetry);
     for (Path& old : state.paths) {
         if (old.flights == 0 || std::find(use.workers.begin(), use.workers.end(), old.worker) != use.workers.end())
             continue;
@@ -429,13 +439,20 @@ bool TrackerLogic::charge(Task& task, std::uint64_t incident, bool elsewhere) {
 }
 
 /// Of a task that ran out of attempts: why the last one failed, and the first.
-Status TrackerLogic::withFirstCause(const SliceReport::Failed& last, const Status& first) {
-    if (!last.retryable || first.message() == last.cause.message()) return last.cause;
-    return {last.cause.code(), last.cause.message() + "; at first: " + first.message()};
+Status TrackerLogic::withFirstCause(const Status& last, bool retryable, const Status& first) {
+    if (!retryable || first.message() == last.message()) return last;
+    return {last.code(), last.message() + "; at first: " + first.message()};
+}
+
+std::string TrackerLogic::usedUp(const PeerState& peer) const {
+    return "; not sent again: the retry budget of segment '" + (peer.peer ? peer.peer->name : std::string()) +
+           "' is used up (retry_budget_percent " + std::to_string(retries_.percent) + " of what arrives, and " +
+           std::to_string(retries_.floor_per_second) + " bytes a second, retry_budget_floor)";
 }
 
 /// For explain.
-void TrackerLogic::note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident) {
+void TrackerLogic::note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident,
+                        const Status& cause) {
     if (!task.history) {
         task.history = std::make_unique<TaskHistory>();
         // Until here nobody counted who carried what; mostly one did all.
@@ -443,7 +460,7 @@ void TrackerLogic::note(Task& task, std::uint32_t worker, const SliceReport::Fai
         task.history->arrived(std::has_single_bit(task.workers) ? only : worker, task.confirmed, now_);
     }
     const bool merged = failed.part.task_count > 1;
-    task.history->failed(worker, merged ? task.length : failed.part.length, failed.cause, incident, now_);
+    task.history->failed(worker, merged ? task.length : failed.part.length, cause, incident, now_);
 }
 
 void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& failed) {
@@ -467,13 +484,19 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             task.refused_at = failed.part.remote;
         }
         if (task.doomed != Code::Ok) continue;
-        note(task, worker, failed, incident);
         const bool merged = failed.part.task_count > 1;
         const std::uint64_t offset = merged ? 0 : failed.part.remote - task.remote;
         const std::uint64_t limit = merged ? task.length : offset + failed.part.length;
         // The path was reset for the sake of another task; this one did nothing wrong.
         const bool innocent = failed.retryable && failed.cause.code() == Code::PathReset;
-        const bool retry = failed.quiesced && failed.retryable && (innocent || charge(task, incident, elsewhere));
+        bool retry = failed.quiesced && failed.retryable && (innocent || charge(task, incident, elsewhere));
+        // Of the owner's refusals none is sent again, and what was ended for another's sake says nothing of the peer.
+        Status cause = failed.cause;
+        if (retry && !innocent && !peers_[failed.peer].retries.take(retries_, limit - offset, now_)) {
+            retry = false;
+            cause = Status(cause.code(), cause.message() + usedUp(peers_[failed.peer]));
+        }
+        note(task, worker, failed, incident, cause);
         // The owner refuses a merged request as a whole: taken apart, the good ones among them pass.
         const bool take_apart = failed.quiesced && !failed.retryable && merged;
         if (retry || take_apart) {
@@ -486,7 +509,7 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             enqueue(failed.peer, run);
         } else {
             if (!failed.retryable) task.refused_at = failed.part.remote;
-            doom(batch, i, refusalOfTask(task, withFirstCause(failed, *task.history->firstCause())));
+            doom(batch, i, refusalOfTask(task, withFirstCause(cause, failed.retryable, *task.history->firstCause())));
         }
     }
     const Code code = failed.cause.code();
@@ -500,6 +523,7 @@ void TrackerLogic::onSettled(std::uint32_t worker, const SliceReport::Settled& s
         path->bytes -= std::min(path->bytes, settled.length);
         if (path->flights > 0) --path->flights;
         if (settled.bytes == settled.length) path->on_trial = false;
+        if (settled.bytes != 0) peers_[settled.peer].retries.arrived(retries_, settled.bytes);
         if (path->retired && path->flights == 0)
             std::erase_if(peers_[settled.peer].paths, [worker](const Path& each) { return each.worker == worker; });
         if (!peers_[settled.peer].pending.empty()) markDirty(settled.peer);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/batch.h"
+#include "actors/retry_budget.h"
 #include "actors/run_queue.h"
 #include "messages/data_plane.h"
 #include "transports/registration_table.h"
@@ -35,7 +36,8 @@ class TrackerOutput {
 /// touched after its last task was published.
 class TrackerLogic {
   public:
-    TrackerLogic(std::uint32_t index, std::uint32_t loop, const RegistrationTable& regions, TrackerOutput& output);
+    TrackerLogic(std::uint32_t index, std::uint32_t loop, const RegistrationTable& regions, TrackerOutput& output,
+                 RetryBudget::Limits retries = {});
 
     void onWorkerJoined(const WorkerJoined& worker);
     void onUsePeer(const UsePeer& use);
@@ -75,6 +77,7 @@ class TrackerLogic {
         SegmentID segment = kInvalidSegmentID;
         std::vector<Path> paths;
         RunQueue pending;
+        RetryBudget retries;  ///< This tracker's share: each data loop has one of its own.
         bool dirty = false;
         bool has_far = false;  ///< Some of several paths are through Nics that are far from some memory.
     };
@@ -94,14 +97,16 @@ class TrackerLogic {
     Path* anyPathWithRoom(PeerState& peer);
     const std::string* sourceLocation(const Run& run);
     void onPath(std::uint32_t worker, const SliceReport::Path& change);
-    static Status withFirstCause(const SliceReport::Failed& last, const Status& first);
+    static Status withFirstCause(const Status& last, bool retryable, const Status& first);
     static bool charge(Task& task, std::uint64_t incident, bool elsewhere);
+    std::string usedUp(const PeerState& peer) const;
     void fill(std::uint32_t index);
     void skipEnded(RunQueue& pending);
     Flight cut(PeerState& peer, const Worker& worker);
 
     void onFailed(std::uint32_t worker, const SliceReport::Failed& failed);
-    void note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident);
+    void note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident,
+              const Status& cause);
     void onSettled(std::uint32_t worker, const SliceReport::Settled& settled);
     /// The task will end with `cause` (its code decides the state) as soon as nothing of it is in flight; not before
     /// endDoomed, which every handler calls after it doomed the last one.
@@ -132,6 +137,7 @@ class TrackerLogic {
 
     const std::uint32_t index_;
     const std::uint32_t loop_;
+    const RetryBudget::Limits retries_;
     SnapshotReader<RegionMap> region_map_;
     TrackerOutput& output_;
 

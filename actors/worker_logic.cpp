@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/batch.h"
+
 namespace troupe {
 
 namespace {
@@ -11,8 +13,8 @@ constexpr ByteRange kEverything{0, UINT64_MAX};
 
 }  // namespace
 
-WorkerLogic::WorkerLogic(std::uint32_t index, std::unique_ptr<Nic> nic, WorkerOutput& output)
-    : index_(index), nic_(std::move(nic)), output_(output) {}
+WorkerLogic::WorkerLogic(std::uint32_t index, std::unique_ptr<Nic> nic, Quarantine& quarantine, WorkerOutput& output)
+    : index_(index), nic_(std::move(nic)), nic_name_(nic_->info().name), quarantine_(quarantine), output_(output) {}
 
 // --- peers -------------------------------------------------------------------------------------------------------
 
@@ -40,6 +42,7 @@ void WorkerLogic::onUsePeer(const UsePeer& use) {
     }
     if (std::exchange(entry.refused, false)) tellPath(index, true);
     entry.peer = use.peer;
+    entry.name = use.peer->name;
     if (entry.path) nic_->updatePeer(*entry.path, use.peer);
 }
 
@@ -151,12 +154,15 @@ std::uint32_t WorkerLogic::allocate(const Flight& flight, std::uint32_t tracker,
 // --- what ends ---------------------------------------------------------------------------------------------------
 
 bool WorkerLogic::poll(TimePoint now) {
+    now_ = now;
     bool moved = nic_->poll(now, sweep_);
     if (!sweep_.empty()) {
         for (const Completion& done : sweep_.completed)
             settle(static_cast<std::uint32_t>(done.cookie), done.requests, done.bytes);
         for (const Failure& failure : sweep_.failed) failRequest(failure);
         for (const PathChange& change : sweep_.paths) onPathChange(change);
+        // What was failed without proof may be proven in the same sweep.
+        for (const std::uint64_t doubt : sweep_.proven) quarantine_.prove(index_, doubt);
         sweep_.clear();
         moved = true;
     }
@@ -199,10 +205,28 @@ void WorkerLogic::failRequest(const Failure& failure) {
     part.local = request.local;
     part.remote = request.remote;
     part.length = request.length;
+    // Before the tracker hears of it: whoever sees the task's end finds it there.
+    if (!failure.quiesced)
+        quarantine(entry, {reinterpret_cast<std::uint64_t>(request.local), request.length}, failure.cause,
+                   failure.doubt);
     reportFor(entry.tracker)
         .failed.push_back(
             {part, entry.peer, failure.cause, failure.retryable, failure.quiesced, failure.fenced, failure.incident});
     settle(out, 1, 0);
+}
+
+void WorkerLogic::quarantine(const Out& out, const ByteRange& range, const Status& cause, std::uint64_t doubt) {
+    QuarantineEntry entry;
+    entry.range = range;
+    entry.opcode = out.flight.opcode;
+    entry.segment = peers_[out.peer].name;
+    entry.nic = nic_name_;
+    if (out.flight.batch != nullptr) entry.batch = out.flight.batch->id();
+    entry.first_task = out.flight.first_task;
+    entry.task_count = out.flight.task_count;
+    entry.cause = cause;
+    entry.since = now_;
+    quarantine_.add(index_, doubt, std::move(entry));
 }
 
 void WorkerLogic::tellPath(std::uint32_t peer, bool usable) {
@@ -219,12 +243,16 @@ void WorkerLogic::abandon(const Status& cause) {
     std::vector<Status> held;
     for (const AwaitPeersIdle& wait : waits_) held.push_back(nic_->heldIn(wait.range));
     const Status any_held = nic_->heldIn(kEverything);
-    // The Nic's end proves that it touches no buffer any more; only then are the tasks told.
+    // The Nic's end proves that it touches no buffer any more, unless it says otherwise; only then are the tasks told.
+    const Status over = nic_->shut();
     nic_.reset();
+    if (over) quarantine_.proveAll(index_);
     for (std::uint32_t i = 0; i < out_.size(); ++i) {
-        Out& entry = out_[i];
+        const Out& entry = out_[i];
         if (entry.requests == 0) continue;
-        reportFor(entry.tracker).failed.push_back({entry.flight, entry.peer, cause, false, true});
+        if (!over)
+            quarantine(entry, {reinterpret_cast<std::uint64_t>(entry.flight.local), entry.flight.length}, over, 0);
+        reportFor(entry.tracker).failed.push_back({entry.flight, entry.peer, cause, false, over.isOk()});
         settle(i, entry.requests, 0);
     }
     sendReports();

@@ -4,8 +4,10 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "actors/quarantine.h"
 #include "base/log.h"
 #include "messages/data_plane.h"
 #include "transports/nic.h"
@@ -24,7 +26,7 @@ class WorkerOutput {
 /// reports. Owns exactly one Nic. No CAF, no clock of its own. One thread at a time.
 class WorkerLogic {
   public:
-    WorkerLogic(std::uint32_t index, std::unique_ptr<Nic> nic, WorkerOutput& output);
+    WorkerLogic(std::uint32_t index, std::unique_ptr<Nic> nic, Quarantine& quarantine, WorkerOutput& output);
 
     void onUsePeer(const UsePeer& use);
     void onDropPeer(const DropPeer& drop);
@@ -42,7 +44,8 @@ class WorkerLogic {
     TimePoint nextDeadline() const;
 
     /// Ends the Nic and reports everything that was with it as failed, for good: how much of each flight had arrived is
-    /// lost with the Nic. Nothing may be called afterwards.
+    /// lost with the Nic. With the Nic goes what it had in quarantine, unless it says that something of it goes on.
+    /// Nothing may be called afterwards.
     void abandon(const Status& cause);
 
     const Nic& nic() const { return *nic_; }
@@ -58,6 +61,7 @@ class WorkerLogic {
     };
     struct PeerPath {
         std::shared_ptr<const Peer> peer;  ///< Null: never heard of, or forgotten.
+        std::string name;                  ///< Of its segment, the latest.
         Status forgotten;                  ///< Why.
         std::optional<PathId> path;
         bool refused = false;             ///< The Nic has no way to it; trackers were told.
@@ -68,6 +72,7 @@ class WorkerLogic {
     std::uint32_t cutFlight(const Flight& flight, std::uint64_t cookie, std::uint64_t step);
     void refuse(std::uint32_t out, const Status& cause, bool retryable);
     void failRequest(const Failure& failure);
+    void quarantine(const Out& out, const ByteRange& range, const Status& cause, std::uint64_t doubt);
     void tellPath(std::uint32_t peer, bool usable);
     void onPathChange(const PathChange& change);
     void settle(std::uint32_t out, std::uint32_t requests, std::uint64_t bytes);
@@ -82,6 +87,8 @@ class WorkerLogic {
 
     const std::uint32_t index_;
     std::unique_ptr<Nic> nic_;
+    const std::string nic_name_;
+    Quarantine& quarantine_;
     WorkerOutput& output_;
     std::vector<PeerPath> peers_;            ///< By peer index.
     std::vector<std::uint32_t> backlogged_;  ///< Peers whose backlog is not empty.
@@ -98,6 +105,7 @@ class WorkerLogic {
     std::vector<AwaitPeersIdle> waits_;
     std::vector<CloseToPeers> close_waits_;
     std::vector<AwaitFlights> flight_waits_;
+    TimePoint now_{};  ///< Of the last poll.
 };
 
 }  // namespace troupe

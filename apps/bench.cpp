@@ -8,6 +8,7 @@
 #include "apps/support/arguments.h"
 #include "apps/support/payload.h"
 #include "apps/support/progress.h"
+#include "apps/support/quarantined.h"
 #include "apps/support/say.h"
 #include "apps/support/units.h"
 
@@ -153,8 +154,9 @@ nlohmann::json BenchReport::toJson() const {
                         {"batch_p999_us", row.p999_us},
                         {"cpu_s_per_gb", ofBytes(row.cpu_s_per_gb)},
                         {"verified", row.verified}});
-    return {{"ok", true},           {"target", target},   {"transport", transport}, {"threads", threads},
-            {"inflight", inflight}, {"scatter", scatter}, {"stopped", stopped},     {"rows", list}};
+    return {{"ok", true},         {"target", target},     {"transport", transport},
+            {"threads", threads}, {"inflight", inflight}, {"scatter", scatter},
+            {"stopped", stopped}, {"rows", list},         {"quarantine", apps::toJson(quarantined, Clock::now())}};
 }
 
 std::string BenchReport::head() {
@@ -173,7 +175,8 @@ std::string BenchReport::line(const BenchRow& row) const {
 std::string BenchReport::foot() const {
     return fmt::format("target {}, transport {}{}, {}, {} in flight each; latencies are of a batch{}\n", target,
                        transport, movesBytes() ? "" : ", which moves nothing", counted(threads, "thread"),
-                       counted(inflight, "batch", "batches"), stopped ? "\nstopped before the last row" : "");
+                       counted(inflight, "batch", "batches"), stopped ? "\nstopped before the last row" : "") +
+           describe(quarantined, Clock::now());
 }
 
 Result<BenchReport> bench(const BenchOptions& options, const Console& console, const BenchRowDone& row_done) {
@@ -198,7 +201,8 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console, c
                        .inflight = options.inflight,
                        .scatter = options.scatter,
                        .stopped = false,
-                       .rows = {}};
+                       .rows = {},
+                       .quarantined = {}};
     Progress progress(console.progress, "bench");
     const BenchMemory memory{*local, *remote};
     for (std::size_t i = 0; i < plans->size() && !report.stopped; ++i) {
@@ -214,6 +218,7 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console, c
         if (row_done) row_done(report);
     }
     report.transport = (*session)->transportUsed(*remote);
+    report.quarantined = (*session)->engine().quarantine();
     return report;
 }
 

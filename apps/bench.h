@@ -55,6 +55,7 @@ struct BenchReport {
     bool scatter = false;
     bool stopped = false;  ///< By the stop signal, before the last row.
     std::vector<BenchRow> rows;
+    Quarantined quarantined;  ///< At the end; TransferEngine::quarantine.
 
     /// Over "null" no byte goes anywhere, so there is no rate of bytes.
     bool movesBytes() const { return transport != "null"; }

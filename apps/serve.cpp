@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/support/arguments.h"
+#include "apps/support/quarantined.h"
 #include "apps/support/session.h"
 #include "apps/support/units.h"
 
@@ -78,7 +79,14 @@ Status serve(const ServeOptions& options, Console& console) {
     // A server whose address nobody can read is of no use.
     if (auto status = flushOutput(console.out); !status) return status;
     if (auto status = waitForEnd(*console.stop, options.until_eof); !status) return status;
-    return engine.freeEngine();
+    const Status freed = engine.freeEngine();
+    if (const Quarantined quarantined = engine.quarantine(); quarantined.ever != 0) {
+        const TimePoint now = Clock::now();
+        fmt::print(console.out, "{}",
+                   options.engine.common.json ? nlohmann::json{{"quarantine", toJson(quarantined, now)}}.dump() + "\n"
+                                              : describe(quarantined, now));
+    }
+    return freed;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "apps/support/expected_contents.h"
 #include "apps/support/payload.h"
 #include "apps/support/progress.h"
+#include "apps/support/quarantined.h"
 #include "apps/support/random.h"
 #include "apps/support/transfer.h"
 #include "apps/support/units.h"
@@ -299,15 +300,21 @@ nlohmann::json VerifyReport::toJson() const {
             {"final_reads", final_reads},
             {"fill_bytes", fill_bytes},
             {"seconds", seconds},
-            {"transport", transport}};
+            {"transport", transport},
+            {"quarantine", apps::toJson(quarantined, Clock::now())}};
 }
 
 std::string VerifyReport::toString() const {
-    return fmt::format(
+    std::string text = fmt::format(
         "{} ({}) and {} ({}) in {:.1f} s by {}, no mismatch (seed {}); before, {} filled {}, and at last {} read it "
         "all",
         counted(writes, "write"), formatBytes(bytes_written), counted(reads, "read"), formatBytes(bytes_read), seconds,
         transport, seed, counted(fill_writes, "write"), formatBytes(fill_bytes), counted(final_reads, "read"));
+    if (std::string more = describe(quarantined, Clock::now()); !more.empty()) {
+        more.pop_back();
+        text += "\n" + more;
+    }
+    return text;
 }
 
 Result<VerifyReport> verify(const VerifyOptions& options, const Console& console) {
@@ -320,6 +327,7 @@ Result<VerifyReport> verify(const VerifyOptions& options, const Console& console
     auto report = verification.run();
     if (!report) return (*session)->explained(report.status());
     report->transport = (*session)->transportUsed(*target);
+    report->quarantined = (*session)->engine().quarantine();
     return report;
 }
 

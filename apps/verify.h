@@ -32,10 +32,11 @@ struct VerifyReport {
     std::uint64_t final_reads = 0;
     std::uint64_t fill_bytes = 0;  ///< Of all stretches; as many were read.
     double seconds = 0;
-    std::string transport;  ///< That carried it; Session::transportUsed.
+    std::string transport;    ///< That carried it; Session::transportUsed.
+    Quarantined quarantined;  ///< At the end; TransferEngine::quarantine.
 
     nlohmann::json toJson() const;
-    std::string toString() const;  ///< One line, without newline.
+    std::string toString() const;  ///< One line, and what is in quarantine; without newline.
 };
 
 /// Random writes and reads of the target's memory, each read compared with what the writes before must have left

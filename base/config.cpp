@@ -160,6 +160,10 @@ std::vector<ConfigKey> makeSchema() {
         timeKey("unregister_timeout", &Config::unregister_timeout, milliseconds(1), minutes(10),
                 "How long unregister waits until nothing uses the region."),
         countKey("retry_count", &Config::retry_count, 0, 100, "Attempts after the first on the same path."),
+        countKey("retry_budget_percent", &Config::retry_budget_percent, 0, 1000,
+                 "How much may be sent to a peer again, of what arrives there; per data loop."),
+        bytesKey("retry_budget_floor", &Config::retry_budget_floor, 0, 1024 * kGiB,
+                 "And this much a second whatever arrives; per data loop."),
         // --- control
         timeKey("connect_timeout", &Config::connect_timeout, milliseconds(1), minutes(5),
                 "TCP connect, control and data."),

@@ -29,6 +29,8 @@ struct Config {
     std::chrono::milliseconds transfer_timeout{30000};   ///< Deadline of a request that names none; 0: none.
     std::chrono::milliseconds unregister_timeout{5000};  ///< Bound on waiting for quiescence in unregister.
     std::uint32_t retry_count = 1;                       ///< Attempts after the first on the same path.
+    std::uint32_t retry_budget_percent = 20;             ///< Sent again, of what arrives at a peer.
+    std::uint64_t retry_budget_floor = 64u << 20;        ///< Bytes a second that may be sent again whatever arrives.
 
     // --- control -----------------------------------------------------------------------------------------------
     std::chrono::milliseconds connect_timeout{3000};     ///< TCP connect, control and data.

@@ -158,6 +158,7 @@ class EngineActorImpl final : public HostedActor {
             [this](const UnregisterMemory& request) {
                 return callElsewhere([this, request] { return engine_.unregisterLocalMemory(request.addr); });
             },
+            [this](const ListQuarantine&) { return engine_.quarantine(); },
             [this](const SubscribeEvents& request) { send(directory_, SubscribePeers{request.subscriber}); },
         };
     }

@@ -58,16 +58,20 @@ struct UnregisterMemory {
     void* addr = nullptr;
 };
 
+/// -> Quarantined (messages/transfer_types.h), as TransferEngine::quarantine.
+struct ListQuarantine {};
+
 /// The subscriber gets a PeerEvent message (messages/peer_event.h) whenever a peer comes up or goes down, until it
 /// or the engine ends.
 struct SubscribeEvents {
     caf::actor subscriber;
 };
 
-using EngineActor = caf::typed_actor<caf::replies_to<SubmitTransfers>::with<TransferReport>,
-                                     caf::replies_to<OpenSegmentByName>::with<SegmentOpened>,
-                                     caf::replies_to<RegisterMemory>::with<void>,
-                                     caf::replies_to<UnregisterMemory>::with<void>, caf::reacts_to<SubscribeEvents>>;
+using EngineActor =
+    caf::typed_actor<caf::replies_to<SubmitTransfers>::with<TransferReport>,
+                     caf::replies_to<OpenSegmentByName>::with<SegmentOpened>,
+                     caf::replies_to<RegisterMemory>::with<void>, caf::replies_to<UnregisterMemory>::with<void>,
+                     caf::replies_to<ListQuarantine>::with<Quarantined>, caf::reacts_to<SubscribeEvents>>;
 
 /// A Status as CAF's error: category "troupe", the Code as its number, the message as its context.
 caf::error toCafError(const Status& status);
@@ -105,4 +109,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::OpenSegmentByName)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SegmentOpened)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RegisterMemory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::UnregisterMemory)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ListQuarantine)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Quarantined)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubscribeEvents)

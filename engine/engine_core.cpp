@@ -6,9 +6,17 @@
 
 namespace troupe {
 
-EngineCore::EngineCore(EngineOptions engine_options) : options(std::move(engine_options)) {
+namespace {
+
+EngineOptions withLog(EngineOptions options) {
     if (!options.log) options.log = makeDefaultLogger();
+    return options;
 }
+
+}  // namespace
+
+EngineCore::EngineCore(EngineOptions engine_options)
+    : options(withLog(std::move(engine_options))), quarantine(regions, options.log) {}
 
 EngineCore::~EngineCore() {
     // Handles before the loops they are hosted on, and both before the system.

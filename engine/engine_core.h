@@ -18,6 +18,7 @@
 
 #include "actors/batch.h"
 #include "actors/loop.h"
+#include "actors/quarantine.h"
 #include "actors/segment_board.h"
 #include "actors/segment_directory.h"
 #include "base/unique_fd.h"
@@ -66,6 +67,7 @@ class EngineCore {
     std::vector<std::unique_ptr<Loop>> data_loops;
 
     RegistrationTable regions;
+    Quarantine quarantine;
     SegmentBoard segments;
     std::unique_ptr<BatchTable> batches;
 

@@ -200,6 +200,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     plan.regions = &core.regions;
     plan.batches = core.batches.get();
     plan.board = &core.segments;
+    plan.quarantine = &core.quarantine;
     plan.settings = &settings;
     core.actors_ended = std::make_shared<std::promise<Status>>();
     plan.on_ended = [ended = core.actors_ended](const Status& held) { ended->set_value(held); };
@@ -251,6 +252,9 @@ Status TransferEngine::stop() {
             core.options.log->critical("freeEngine: {}", held.message());
         }
     }
+    // The Nics have ended, so this is what even that did not prove.
+    if (const Status left = core.quarantine.heldIn({0, UINT64_MAX}, Clock::now()); !left && held)
+        held = Status(left.code(), "the engine has ended, but what follows is not proven: " + left.message());
     for (const auto& loop : core.data_loops) loop->stop();
     if (core.control_loop) core.control_loop->stop();
     // The handles stay: a call that began before may still use them. ~EngineCore lets them go.
@@ -260,6 +264,8 @@ Status TransferEngine::stop() {
     if (core.batches) core.batches->endAll(Status(Code::Canceled, "the engine ended"));
     return held;
 }
+
+Quarantined TransferEngine::quarantine() const { return core_->quarantine.list(); }
 
 std::string TransferEngine::localSegmentName() const { return core_->local.name; }
 

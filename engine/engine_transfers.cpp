@@ -41,6 +41,16 @@ Status checkRequest(const TransferRequest& request, std::size_t index, const Eng
     return Status::ok();
 }
 
+/// Memory that something may still write or read is nobody's: what a READ brought there might be overwritten once more.
+Status checkQuarantine(const std::vector<TransferRequest>& requests, const Quarantine& quarantine) {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const ByteRange source{reinterpret_cast<std::uint64_t>(requests[i].source), requests[i].length};
+        const Status held = quarantine.heldIn(source, Clock::now());
+        if (!held) return held.withContext("request " + std::to_string(i) + ": source " + source.toString());
+    }
+    return Status::ok();
+}
+
 /// Counts the calling thread in for its scope.
 class CountedIn {
   public:
@@ -101,6 +111,8 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
         const Status good = checkRequest(requests[i], i, core, *snapshot, hint);
         if (!good) return good;
     }
+    if (!core.quarantine.empty())
+        if (const Status free = checkQuarantine(requests, core.quarantine); !free) return free;
     if (requests.size() > batch->capacity())
         return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " holds " +
                                                   std::to_string(batch->capacity()) + " tasks, these are " +

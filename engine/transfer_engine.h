@@ -77,8 +77,9 @@ class TransferEngine {
     ///
     /// BatchBusy: the engine has ended all the same, but a process of this host that was given access is stopped, and
     /// so can be neither asked nor proven gone; the error names a region and the process. Do not free or reuse
-    /// registered memory while that process lives. Every later call says the same. Timeout, Internal: a part of the
-    /// engine did not answer in time, so who still touches registered memory is not known.
+    /// registered memory while that process lives. Or a Nic could not end what it had begun: the error names the
+    /// memory, which must stay mapped, the rest is free. Every later call says the same. Timeout, Internal: a part of
+    /// the engine did not answer in time, so who still touches registered memory is not known.
     Status freeEngine();
 
     /// The name that peers open: with p2p "host:port".
@@ -120,7 +121,8 @@ class TransferEngine {
     /// that is cut. Past the bound with own transfers: BatchBusy naming the batches, and the region stays registered.
     /// The same when a process of this host that was given access is stopped, and so can be neither cut nor proven
     /// gone: the error names it, the memory must stay mapped, and a later call succeeds once the process goes on or has
-    /// ended.
+    /// ended. And the same while a part of it is in quarantine; the error names one, with the Nic, the peer and the
+    /// cause.
     Status unregisterLocalMemory(void* addr, bool update_metadata = true);
     /// Stops at the first error, which names the address; the ones before it are unregistered.
     Status unregisterLocalMemoryBatch(const std::vector<void*>& addrs);
@@ -136,6 +138,12 @@ class TransferEngine {
     /// Unregisters and unmaps it. AddressNotRegistered: no such memory, or freed. The errors of unregisterLocalMemory,
     /// and then the memory stays; a later call may succeed.
     Status freeLocalMemory(void* addr);
+
+    /// The local memory that tasks ended without and something may still touch (their status says `quiesced` false):
+    /// who, why, since when. What the Nic could prove since has left it. While it is in there its region cannot be
+    /// unregistered, and no request can name it as source: the memory must stay mapped and must not be reused. May be
+    /// asked after freeEngine.
+    Quarantined quarantine() const;
 
     // --- segments ----------------------------------------------------------------------------------------------
 
@@ -172,7 +180,8 @@ class TransferEngine {
     Result<BatchID> allocateBatchID(std::size_t capacity);
     /// Adds tasks; their ids continue from the tasks already in the batch. Nothing is submitted on error.
     /// StaleHandle (batch or segment), CapacityExceeded, AddressNotRegistered (source), TransportMissing (names the
-    /// segment, and why each transport does not reach it), InvalidArgument (null source, source range wraps). The
+    /// segment, and why each transport does not reach it), InvalidArgument (null source, source range wraps), BatchBusy
+    /// (a part of the source is in quarantine). The
     /// remote range is checked by its owner later. A request that names no deadline has the config's
     /// `transfer_timeout`: 30 s from here unless set, 0: none.
     Status submitTransfer(BatchID batch, const std::vector<TransferRequest>& requests);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/byte_range.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "transports/opcode.h"
@@ -98,6 +99,30 @@ struct TransferStatus {
     std::size_t transferred_bytes = 0;  ///< Bytes known to have arrived; final once `s` is terminal.
     bool quiesced = true;               ///< False: something may still touch the local buffer; docs/design.md, rule 4.
     Status error;                       ///< Why the task ended without success; of a batch, its first failed task's.
+};
+
+/// Local memory that a task ended without and a Nic may still touch: it could not prove the opposite.
+struct QuarantineEntry {
+    ByteRange range;
+    ByteRange region;              ///< The registered region that its first byte lies in; empty: none.
+    Opcode opcode = Opcode::Read;  ///< READ: it may still be written; WRITE: read.
+    std::string segment;           ///< The peer's.
+    std::string nic;
+    BatchID batch = kInvalidBatchID;  ///< Of its first task; the id may be stale by now.
+    std::uint32_t first_task = 0;
+    std::uint32_t task_count = 1;
+    Status cause;       ///< Why the work ended.
+    TimePoint since{};  ///< On the loops' clock.
+    /// "[0x1000, 0x2000) of region ... by mlx5_0:1 to segment 'a', ...", for people.
+    std::string toString(TimePoint now) const;
+};
+
+/// What is in quarantine now, and what ever was.
+struct Quarantined {
+    std::vector<QuarantineEntry> entries;  ///< Not proven yet; adjacent parts of one task are one.
+    std::uint64_t bytes = 0;               ///< Of `entries`.
+    std::uint64_t ever = 0;                ///< Parts of transfers that came in since init.
+    std::uint64_t proven = 0;              ///< Of those, that left again.
 };
 
 }  // namespace troupe

@@ -29,6 +29,7 @@ ENTRIES = [
 ]
 # What those include.
 PUBLIC = ENTRIES + [
+    "base/byte_range.h",
     "base/clock.h",
     "base/endpoint.h",
     "base/incarnation.h",

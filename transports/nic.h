@@ -52,6 +52,8 @@ struct Failure {
     bool fenced = false;
     /// Not 0: failures of this Nic with the same number have one cause, and cost a task one retry together.
     std::uint64_t incident = 0;
+    /// Not quiesced: by what the Nic will name it in Sweep::proven, should it ever know better. 0: it will not.
+    std::uint64_t doubt = 0;
 };
 
 /// Whether a path can carry anything now: it was lost, or is there again. Said at each loss and each return. A Nic that
@@ -66,12 +68,15 @@ struct Sweep {
     std::vector<Completion> completed;
     std::vector<Failure> failed;
     std::vector<PathChange> paths;
+    /// Doubts (Failure::doubt, of this sweep or earlier ones) that are over: nothing touches those buffers any more.
+    std::vector<std::uint64_t> proven;
 
-    bool empty() const { return completed.empty() && failed.empty() && paths.empty(); }
+    bool empty() const { return completed.empty() && failed.empty() && paths.empty() && proven.empty(); }
     void clear() {
         completed.clear();
         failed.clear();
         paths.clear();
+        proven.clear();
     }
     /// Adds one finished request, merged with the previous entry when the cookie is the same.
     void complete(std::uint64_t cookie, std::uint64_t bytes) {
@@ -105,7 +110,11 @@ using PathId = std::uint32_t;
 /// owner, and every call is made on that owner's turn: no call blocks, none is thread-safe, none knows of actors.
 class Nic {
   public:
-    virtual ~Nic() = default;  ///< Closes everything; nothing touches any buffer afterwards.
+    virtual ~Nic() = default;  ///< Closes everything; nothing touches any buffer afterwards, unless shut said so.
+
+    /// The last call. Ends everything and says nothing of it: the owner fails what is outstanding. Not Ok: what could
+    /// not be ended, so that neither what is outstanding nor what was failed without proof counts as quiesced.
+    virtual Status shut() { return {}; }
 
     virtual const NicInfo& info() const = 0;
 

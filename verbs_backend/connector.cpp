@@ -60,6 +60,7 @@ Connector::~Connector() {
     }
     while (!pairs_.empty()) destroyNow(pairs_.begin()->first);
     while (!served_.empty()) endServed(served_.begin()->first, "the engine ends");
+    tryStuck([](const Stuck&) { return true; }, Clock::now());
     for (const Retired& retired : retired_) api_->cmDestroy(retired.id);
     if (listener_ != 0) api_->cmDestroy(listener_);
     if (channel_ != 0) api_->cmClose(channel_);
@@ -108,20 +109,25 @@ void Connector::command(std::function<void()> work) {
     static_cast<void>(!::write(wake_.get(), &one, sizeof one));
 }
 
-void Connector::attach(std::size_t device, std::shared_ptr<Mailbox> mailbox) {
-    auto done = std::make_shared<std::promise<void>>();
+Status Connector::attach(std::size_t device, std::shared_ptr<Mailbox> mailbox) {
+    auto done = std::make_shared<std::promise<Status>>();
     auto outcome = done->get_future();
     command([this, device, mailbox = std::move(mailbox), done]() mutable {
         own_[device].mailbox = std::move(mailbox);
+        Status left;
         if (!own_[device].mailbox) {
             std::vector<std::uint32_t> numbers;
             for (const auto& [number, pair] : pairs_)
                 if (pair.order.device == device) numbers.push_back(number);
             for (const std::uint32_t number : numbers) destroyNow(number);
+            const auto of_device = [device](const Stuck& each) { return each.owner == device; };
+            tryStuck(of_device, Clock::now());
+            const auto still = std::find_if(stuck_.begin(), stuck_.end(), of_device);
+            if (still != stuck_.end()) left = still->cause;
         }
-        done->set_value();
+        done->set_value(left);
     });
-    outcome.get();
+    return outcome.get();
 }
 
 std::uint32_t Connector::connect(Order order) {
@@ -276,11 +282,13 @@ TimePoint Connector::nextDeadline() const {
     TimePoint next = kForever;
     for (const auto& [number, pair] : pairs_) next = std::min(next, pair.deadline);
     for (const Retired& retired : retired_) next = std::min(next, own_[retired.device].quiet_until);
+    for (const Stuck& stuck : stuck_) next = std::min(next, stuck.next);
     return next;
 }
 
 void Connector::runDeadlines(TimePoint now) {
     buryRetired();
+    if (!stuck_.empty()) tryStuck([now](const Stuck& each) { return each.next <= now; }, now);
     std::vector<std::uint32_t> late;
     for (const auto& [number, pair] : pairs_)
         if (pair.deadline <= now) late.push_back(number);

@@ -69,7 +69,8 @@ class Connector {
     Result<std::uint16_t> start(const std::vector<std::shared_ptr<Device>>& devices);
 
     /// Where events of the pairs of a device go; null: nowhere, and all of its pairs are destroyed when this returns.
-    void attach(std::size_t device, std::shared_ptr<Mailbox> mailbox);
+    /// Not Ok: one that could not be, so that the device may go on with what is posted there.
+    Status attach(std::size_t device, std::shared_ptr<Mailbox> mailbox);
 
     /// Begins to make a pair; Up or Failed follows. Returns its number, never used again and growing. With
     /// `greeting.fence` no pair is made: the target is told to end the lane's connections up to `greeting.attempt`, of
@@ -77,7 +78,7 @@ class Connector {
     std::uint32_t connect(Order order);
     /// Puts a pair into the error state, so that everything posted on it is flushed. Broken follows unless it was sent.
     void breakPair(std::uint32_t pair, const Status& cause);
-    /// Ends a pair in whatever state. Destroyed follows.
+    /// Ends a pair in whatever state. Destroyed follows; with an error it follows once more should a later try succeed.
     void destroy(std::uint32_t pair);
 
     /// Answers an Offer, and what to do when the connection of who made one has ended. Any thread.
@@ -142,6 +143,17 @@ class Connector {
         TimePoint quiet_until{};  ///< No connection message may be sent before; kForever while the port is down.
     };
 
+    /// A queue pair that the device did not let go of. It is tried again, with growing pauses.
+    struct Stuck {
+        static constexpr std::size_t kNobody = SIZE_MAX;  ///< A peer's; its keys are what ends its access.
+        std::uint32_t number = 0;
+        std::size_t owner = kNobody;  ///< Device of the Nic that hears of it.
+        ibv_qp* qp = nullptr;
+        Status cause;
+        Duration pause{};
+        TimePoint next{};
+    };
+
     Status listen(const std::vector<std::shared_ptr<Device>>& devices);
     void run();
     void runCommands();
@@ -169,6 +181,8 @@ class Connector {
     void onFenced(Pair& pair);
     void breakNow(Pair& pair, const Status& cause, bool by_peer = false);
     void destroyNow(std::uint32_t number);
+    void getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, const Status& cause);
+    void tryStuck(const std::function<bool(const Stuck&)>& which, TimePoint now);
     std::string describe(const Pair& pair) const;
     Pair* findPair(CmId id);
     void tell(const Pair& pair, PairEvent event);
@@ -232,6 +246,7 @@ class Connector {
         std::size_t device;
     };
     std::vector<Retired> retired_;  ///< Ids that are of no use any more, to be destroyed when it may be said aloud.
+    std::vector<Stuck> stuck_;
     std::uint64_t served_order_ = 0;
     std::uint64_t questions_ = 0;
     std::uint64_t next_exchanged_;  ///< Key of the next pair that is served without rdma_cm.

@@ -13,6 +13,10 @@ namespace {
 constexpr std::chrono::milliseconds kLeastPatience{500};
 constexpr int kResolveMs = 2000;
 
+/// Before a queue pair that could not be destroyed is tried once more; doubled each time.
+constexpr std::chrono::milliseconds kStuckPause{100};
+constexpr std::chrono::seconds kLongestStuckPause{10};
+
 }  // namespace
 
 std::string Connector::describe(const Pair& pair) const {
@@ -213,12 +217,36 @@ void Connector::destroyNow(std::uint32_t number) {
         if (const int error = api_->destroyQp(pair.qp); error != 0) {
             event.status = errnoStatus(Code::Internal, describe(pair) + ": destroy the queue pair", error);
             log_->error("rdma: {}", event.status.message());
+            getStuck(number, pair.order.device, pair.qp, event.status);
         }
         pair.qp = nullptr;
     }
     dropConnection(pair);
     tell(pair, std::move(event));
     pairs_.erase(found);
+}
+
+void Connector::getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, const Status& cause) {
+    stuck_.push_back({number, owner, qp, cause, kStuckPause, Clock::now() + kStuckPause});
+}
+
+/// A queue pair that is gone at last is the proof that its Nic could not give before.
+void Connector::tryStuck(const std::function<bool(const Stuck&)>& which, TimePoint now) {
+    std::erase_if(stuck_, [&](Stuck& each) {
+        if (!which(each)) return false;
+        if (api_->destroyQp(each.qp) != 0) {
+            each.pause = std::min<Duration>(2 * each.pause, kLongestStuckPause);
+            each.next = now + each.pause;
+            return false;
+        }
+        log_->info("rdma: it went at last: {}", each.cause.message());
+        if (each.owner == Stuck::kNobody) return true;
+        PairEvent event;
+        event.kind = PairEvent::Kind::Destroyed;
+        event.pair = each.number;
+        if (const auto& mailbox = own_[each.owner].mailbox) mailbox->put(std::move(event));
+        return true;
+    });
 }
 
 }  // namespace troupe::verbs

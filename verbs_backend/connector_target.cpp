@@ -119,9 +119,11 @@ void Connector::endServed(CmId id, const char* why) {
     served_.erase(found);
     served_count_.store(served_.size(), std::memory_order_relaxed);
     // The pair first: from here on nothing that comes by it touches memory.
-    if (const int error = api_->destroyQp(served.qp); error != 0)
-        log_->error("rdma: {}",
-                    errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error).message());
+    if (const int error = api_->destroyQp(served.qp); error != 0) {
+        const Status cause = errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error);
+        log_->error("rdma: {}", cause.message());
+        getStuck(0, Stuck::kNobody, served.qp, cause);
+    }
     if (served.connection == 0) retire(id, served.device);
 }
 

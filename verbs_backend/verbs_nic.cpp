@@ -22,7 +22,7 @@ Result<std::unique_ptr<VerbsNic>> VerbsNic::create(const TransportContext& conte
                                                    const std::string& location) {
     std::unique_ptr<VerbsNic> nic(new VerbsNic(context, std::move(shared), index, location));
     if (const Status status = nic->openDescriptors(); !status) return status;
-    nic->shared_.connector->attach(index, nic->mailbox_);
+    static_cast<void>(nic->shared_.connector->attach(index, nic->mailbox_));
     return nic;
 }
 
@@ -64,8 +64,13 @@ Status VerbsNic::openDescriptors() {
 }
 
 VerbsNic::~VerbsNic() {
-    // Every pair is destroyed when this returns; from then on the device touches no buffer.
-    shared_.connector->attach(index_, nullptr);
+    // Unless shut was called and said otherwise, every pair is destroyed when this returns.
+    static_cast<void>(shared_.connector->attach(index_, nullptr));
+}
+
+Status VerbsNic::shut() {
+    // Pairs that are destroyed are the proof that the device touches no buffer any more.
+    return shared_.connector->attach(index_, nullptr).withContext(info_.name);
 }
 
 // --- paths -----------------------------------------------------------------------------------------------------------
@@ -215,13 +220,14 @@ std::size_t VerbsNic::post(PathId id, std::span<const WorkRequest> requests) {
 }
 
 bool VerbsNic::arm() {
-    if (!failures_.empty() || !changes_.empty() || !early_.empty() || !ready_.empty()) return false;
+    if (!failures_.empty() || !changes_.empty() || !proven_.empty() || !early_.empty() || !ready_.empty()) return false;
     // What was announced before is about to be looked at.
     static_cast<void>(device_->api().drainChannel(device_->channel()));
     if (device_->api().requestNotify(device_->cq()) != 0) return false;
     armed_ = true;
     // A completion that came before the queue was armed raises no event.
-    return !pollCompletions(Clock::now(), early_) && failures_.empty() && changes_.empty() && ready_.empty();
+    return !pollCompletions(Clock::now(), early_) && failures_.empty() && changes_.empty() && proven_.empty() &&
+           ready_.empty();
 }
 
 std::string VerbsNic::describe(const Lane& lane) const {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -40,6 +41,7 @@ class VerbsNic final : public Nic {
     static Result<std::unique_ptr<VerbsNic>> create(const TransportContext& context, Shared shared, std::size_t index,
                                                     const std::string& location);
     ~VerbsNic() override;
+    Status shut() override;
 
     const NicInfo& info() const override { return info_; }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
@@ -137,6 +139,8 @@ class VerbsNic final : public Nic {
     std::vector<Lane*> ready_;  ///< With something to send or to connect for.
     std::vector<Failure> failures_;
     std::vector<PathChange> changes_;
+    std::set<std::uint32_t> doubtful_;   ///< Pairs with which requests went that were not proven to have ended.
+    std::vector<std::uint64_t> proven_;  ///< Of those, that are gone now; for the next poll to tell.
     std::vector<Fence> fences_;
     std::uint64_t incidents_ = 0;  ///< Losses so far.
     Sweep early_;                  ///< Completions that arm() found.

@@ -69,6 +69,8 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
             if (each.pair == event.pair) each.pair = 0;
         return;
     }
+    if (event.kind == PairEvent::Kind::Destroyed && event.status && doubtful_.erase(event.pair) != 0)
+        proven_.push_back(event.pair);
     Lane* lane = laneOf(event.pair);
     if (lane == nullptr) return;
     switch (event.kind) {
@@ -193,6 +195,7 @@ void VerbsNic::failWaiting(Lane& lane, const Status& cause, bool retryable) {
 void VerbsNic::failPosted(Lane& lane, bool quiesced) {
     queue_room_ += lane.queue.outstanding();
     std::vector<WorkRequest> writes;
+    if (!quiesced && lane.queue.holdsRequests()) doubtful_.insert(lane.pair);
     lane.queue.drain([&](const WorkRequest& request, bool is_culprit) {
         // Only a refusal of the request itself makes it final; the others on the pair are bystanders.
         const bool refused =
@@ -201,7 +204,7 @@ void VerbsNic::failPosted(Lane& lane, bool quiesced) {
         if (quiesced && lane.retryable && !refused && request.opcode == Opcode::Write)
             writes.push_back(request);
         else
-            fail(lane, {request, lane.cause, lane.retryable && !refused, quiesced});
+            fail(lane, {request, lane.cause, lane.retryable && !refused, quiesced, false, 0, quiesced ? 0 : lane.pair});
     });
     if (writes.empty() || fence(lane, writes)) return;
     for (const WorkRequest& request : writes) fail(lane, {request, lane.cause, true, true});

@@ -76,6 +76,11 @@ bool VerbsNic::poll(TimePoint now, Sweep& sweep) {
         changes_.clear();
         moved = true;
     }
+    if (!proven_.empty()) {
+        sweep.proven.insert(sweep.proven.end(), proven_.begin(), proven_.end());
+        proven_.clear();
+        moved = true;
+    }
     return moved;
 }
 

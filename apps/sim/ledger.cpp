@@ -115,12 +115,17 @@ void Ledger::ended(TaskRecord& task) {
         }
         release(task.target, task.remote, task.length, task.key);
     }
-    // Not quiesced: its buffer is nobody's any more.
+    // Not quiesced: its buffer is nobody's before it has left quarantine.
     if (!status.quiesced) {
         world_.count("tasks_not_quiesced");
         return;
     }
-    // The buffer is the application's again, which uses it at once.
+    localIsFree(task);
+}
+
+void Ledger::localIsFree(const TaskRecord& task) {
+    Memory& mine = memory(task.host);
+    std::byte* const local = mine.bytes.data() + offset(task.host, task.local);
     fillPattern(local, task.length, task.key << 20 | 1);
     std::copy_n(local, task.length, mine.expected.begin() + static_cast<std::ptrdiff_t>(offset(task.host, task.local)));
     release(task.host, task.local, task.length, task.key);
@@ -186,8 +191,7 @@ bool Ledger::mayTouchLocal(int host, std::uint64_t addr, std::uint64_t length, c
             world_.fail(fmt::format("{} after {} was {}, and quiesced", what, describe(*task), toString(status.s)));
             return false;
         }
-        // What its task said it could not quiesce, unregister does not wait for (yet: design.md, quarantine).
-        if (!isTerminal(status.s) && !self.registered[offset(host, at) / kRegionBytes]) {
+        if (!self.registered[offset(host, at) / kRegionBytes]) {
             world_.fail(fmt::format("{} of {} after its region was unregistered", what, describe(*task)));
             return false;
         }

@@ -67,6 +67,8 @@ class Ledger {
     TaskRecord& add(TaskRecord record);
     /// The application sees its end, which is in `last`.
     void ended(TaskRecord& record);
+    /// Its buffer is the application's again, which uses it at once.
+    void localIsFree(const TaskRecord& record);
     /// The initiator is gone, and with it what it claimed of its own memory.
     void initiatorGone(TaskRecord& record);
     TaskRecord* find(std::uint64_t key);

@@ -69,6 +69,7 @@ Process::Process(const Site& site, int host, unsigned its_start)
     seat.ahead = world.span({}, 500 * kMillisecond);
     log_ = std::make_shared<spdlog::logger>("sim", std::make_shared<TraceSink>(world, seat.label));
     log_->set_level(world.tracing() ? spdlog::level::debug : spdlog::level::critical);
+    quarantine = std::make_unique<Quarantine>(regions, log_);
     incarnation = drawIncarnation(world);
     const Endpoint control{hostAddress(host), kControlPort};
     name = site.store ? fmt::format("segment-{}", static_cast<char>('A' + host)) : control.toString();
@@ -97,6 +98,7 @@ Process::Process(const Site& site, int host, unsigned its_start)
     plan.regions = &regions;
     plan.batches = &batches;
     plan.board = &board;
+    plan.quarantine = quarantine.get();
     plan.settings = &site.config;
     plan.on_ended = [this](const Status&) { ended_ = true; };
     plan.on_data_plane_gone = [this](const Status& why) { batches.endAll(why); };
@@ -168,8 +170,13 @@ void Process::unregisterRegion(unsigned index) {
         removing_[index] = false;
         if (!users || !users->empty()) {
             site_.world->count("unregister_busy");
+            if (!quarantine->heldIn(region.range, control_loop_->now())) site_.world->count("unregister_quarantined");
             return regions.cancelRemoval(region.id);
         }
+        for (const SimNic* nic : nics)
+            if (nic != nullptr && nic->lateIn(region.range))
+                site_.world->fail(fmt::format("{}: region {} was unregistered, and {} may still write there",
+                                              seat.label, index, nic->name()));
         site_.world->count("unregistered");
         site_.world->say("{} unregistered region {}", seat.label, index);
         for (const auto& [key, task] : site_.ledger->tasks()) {
@@ -268,6 +275,16 @@ void Process::runToTheEnd() {
 void Process::checkNothingLeft() {
     for (const SimNic* nic : nics)
         if (nic != nullptr && !nic->idle()) site_.world->fail(seat.label + " " + nic->name() + " holds requests");
+    checkQuarantine();
+}
+
+void Process::checkQuarantine() {
+    std::map<std::string, std::uint64_t> bytes;
+    for (const QuarantineEntry& entry : quarantine->list().entries) bytes[entry.nic] += entry.range.length;
+    for (const SimNic* nic : nics)
+        if (nic != nullptr && bytes[nic->name()] != nic->lateBytes())
+            site_.world->fail(fmt::format("{} {}: {} bytes are in quarantine, and {} should be", seat.label,
+                                          nic->name(), bytes[nic->name()], nic->lateBytes()));
 }
 
 }  // namespace troupe::sim

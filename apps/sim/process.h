@@ -8,6 +8,7 @@
 #include <caf/actor.hpp>
 
 #include "actors/batch.h"
+#include "actors/quarantine.h"
 #include "actors/segment_board.h"
 #include "actors/supervisor.h"
 #include "apps/sim/ledger.h"
@@ -65,6 +66,8 @@ class Process {
     bool ready() const { return installed_ == transports.size(); }
     /// Nothing of a transfer is left anywhere.
     void checkNothingLeft();
+    /// What the Nics could not prove, no more and no less, is in quarantine.
+    void checkQuarantine();
     void stopFor(Duration span);
 
     Seat seat;
@@ -72,6 +75,7 @@ class Process {
     Incarnation incarnation;
     std::string name;
     RegistrationTable regions;
+    std::unique_ptr<Quarantine> quarantine;  ///< From construction on.
     SegmentBoard board;
     BatchTable batches{4096};
     std::vector<SimNic*> nics;

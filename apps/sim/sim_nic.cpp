@@ -192,6 +192,19 @@ bool SimNic::idle() const {
            std::all_of(paths_.begin(), paths_.end(), [](const auto& each) { return each.second.unfenced.empty(); });
 }
 
+std::uint64_t SimNic::lateBytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& [id, late] : late_) bytes += late.request.length;
+    return bytes;
+}
+
+bool SimNic::lateIn(const ByteRange& range) const {
+    return std::any_of(late_.begin(), late_.end(), [&](const auto& each) {
+        const WorkRequest& request = each.second.request;
+        return range.overlaps({address(request.local), request.length});
+    });
+}
+
 void SimNic::die(Posted& posted, const Status& cause, bool retryable) {
     posted.dying = true;
     posted.cause = cause;
@@ -210,7 +223,8 @@ void SimNic::bury(std::uint64_t id, Posted& posted, Sweep& sweep) {
     else
         ledger_.readLocal(seat_.host, address(request.local), request.length);
     // READs leave nothing at the peer, and what was never sent neither.
-    Failure failure{request, posted.cause, posted.retryable, !late, posted.attempts == 0, posted.incident};
+    Failure failure{request,         posted.cause, posted.retryable, !late, posted.attempts == 0,
+                    posted.incident, late ? id : 0};
     const auto path = paths_.find(posted.path);
     if (!read && posted.is_lost && !failure.fenced && path != paths_.end()) {
         path->second.unfenced.push_back(std::move(failure));
@@ -222,6 +236,8 @@ void SimNic::bury(std::uint64_t id, Posted& posted, Sweep& sweep) {
     world_.count("late_completions");
     Posted goes_on = posted;
     goes_on.next = seat_.ahead + world_.now() + world_.span(kMillisecond, kLongestLate);
+    if (world_.chance(character_.never)) goes_on.lost = true;
+    world_.count(goes_on.lost ? "never_quiesced" : "quiesced_late");
     late_.emplace(id, std::move(goes_on));
 }
 
@@ -358,6 +374,13 @@ bool SimNic::poll(TimePoint now, Sweep& sweep) {
         }
         const WorkRequest& request = late->second.request;
         ledger_.writeLocal(seat_.host, address(request.local), std::vector<std::byte>(request.length, std::byte{0xdd}));
+        if (late->second.lost) {
+            // And once more, for ever.
+            late->second.next = now + world_.span(kMillisecond, kLongestLate);
+            ++late;
+            continue;
+        }
+        sweep.proven.push_back(late->first);
         late = late_.erase(late);
     }
     sweep.failed.insert(sweep.failed.end(), given_back_.begin(), given_back_.end());

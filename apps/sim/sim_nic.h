@@ -50,6 +50,7 @@ struct NicCharacter {
     unsigned attempts = 4;                 ///< Then the path is broken. 0: never, only a reset ends it.
     unsigned lost_completions = 0;         ///< In 1000 requests.
     unsigned late = 0;                     ///< Percent of READs that a reset cannot quiesce, and says so.
+    unsigned never = 0;                    ///< Percent of those, of which only the Nic's end is the end.
 };
 
 /// A Nic over simulated packets. Its protocol is right, as that of real hardware: packets are sent again until they are
@@ -82,6 +83,9 @@ class SimNic final : public Nic {
     void behave() { character_.lost_completions = character_.late = 0; }
     bool idle() const;
     const std::string& name() const { return info_.name; }
+    /// What failed without proof and goes on: bytes of it, and whether any is in `range`.
+    std::uint64_t lateBytes() const;
+    bool lateIn(const ByteRange& range) const;
 
   private:
     struct Path {
@@ -163,7 +167,7 @@ class SimNic final : public Nic {
     std::uint64_t next_id_;
     std::uint64_t next_epoch_ = 1;
     std::map<std::uint64_t, Posted> posted_;
-    std::map<std::uint64_t, Posted> late_;  ///< Failed, unquiesced, and not over.
+    std::map<std::uint64_t, Posted> late_;  ///< Failed, unquiesced, and not over. Its number is its doubt.
     std::deque<Packet> inbox_;
     std::vector<Job> jobs_;
     std::map<CallerKey, Caller> callers_;

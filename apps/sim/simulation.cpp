@@ -83,6 +83,7 @@ NicCharacter Simulation::drawCharacter() {
     character.attempts = random.chance(30) ? 0 : static_cast<unsigned>(2 + random.below(5));
     if (random.chance(30)) character.lost_completions = static_cast<unsigned>(1 + random.below(30));
     if (random.chance(30)) character.late = static_cast<unsigned>(random.below(60));
+    if (random.chance(50)) character.never = static_cast<unsigned>(random.below(40));
     return character;
 }
 
@@ -219,6 +220,8 @@ void Simulation::endInOrder() {
         return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.process->ended(); });
     });
     if (world_.failed()) return;
+    for (const Host& host : hosts_)
+        if (!host.process->quarantine->empty()) world_.fail("the Nics have ended, and memory is in quarantine");
     if (network_.openEnds() != 0)
         world_.fail(fmt::format("{} control connections are left after all engines ended", network_.openEnds()));
     if (site_.store && !site_.store->names().empty())

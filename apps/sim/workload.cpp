@@ -114,7 +114,7 @@ void Workload::submitByChance() {
 
 Workload::OpenBatch* Workload::newBatch() {
     const auto in_use =
-        std::count_if(batches_.begin(), batches_.end(), [](const auto& each) { return !each->quarantined; });
+        std::count_if(batches_.begin(), batches_.end(), [](const auto& each) { return each->unproven == 0; });
     if (in_use >= kMostBatches) return nullptr;
     auto made = std::make_unique<OpenBatch>();
     made->tracker = static_cast<std::uint32_t>(world_.random().below(process_.trackers()));
@@ -229,7 +229,7 @@ void Workload::freeOne() {
 
 bool Workload::free(std::size_t index) {
     OpenBatch& batch = *batches_[index];
-    if (batch.running != 0 || batch.quarantined) return false;
+    if (batch.running != 0 || batch.unproven != 0) return false;
     const Status freed = process_.batches.free(batch.id);
     if (!freed) world_.fail(process_.seat.label + ": free: " + freed.toString());
     batches_.erase(batches_.begin() + static_cast<std::ptrdiff_t>(index));
@@ -252,6 +252,7 @@ void Workload::observe() {
 void Workload::look(OpenBatch& batch) {
     for (TaskRecord* task : batch.tasks) {
         if (task->terminal()) {
+            if (!task->last.quiesced && leftQuarantine(*task)) --batch.unproven;
             if (batch.batch->taskStatus(task->index).s != task->last.s)
                 world_.fail(fmt::format("{} was {} and then {}", describe(*task), toString(task->last.s),
                                         toString(batch.batch->taskStatus(task->index).s)));
@@ -274,7 +275,7 @@ void Workload::look(OpenBatch& batch) {
         }
         --batch.running;
         --running_;
-        batch.quarantined = batch.quarantined || !status.quiesced;
+        batch.unproven += status.quiesced ? 0 : 1;
         if (batch.visit >= 0 && batch.running == 0) {
             // The workers of the preferred transport come first, one for each data loop.
             const bool good = std::all_of(batch.tasks.begin(), batch.tasks.end(), [&](const TaskRecord* each) {
@@ -292,6 +293,16 @@ void Workload::look(OpenBatch& batch) {
                                 batch.batch->done() ? "done" : "not done"));
     if (batch.submits == 1 && *batch.done_calls != (batch.running == 0 ? 1u : 0u))
         world_.fail(fmt::format("{}: the end of a batch was told {} times", process_.seat.label, *batch.done_calls));
+}
+
+/// Of a task that ended without proof: whether its buffer is the application's again.
+bool Workload::leftQuarantine(TaskRecord& task) {
+    if (!process_.quarantine->heldIn({task.local, task.length}, process_.controlLoop().now())) return false;
+    world_.say("{}: {} left quarantine", process_.seat.label, describe(task));
+    world_.count("left_quarantine");
+    task.last.quiesced = true;
+    site_.ledger->localIsFree(task);
+    return true;
 }
 
 void Workload::checkTime(const TaskRecord& task) {

@@ -54,8 +54,8 @@ class Workload {
         std::size_t running = 0;
         std::shared_ptr<unsigned> done_calls = std::make_shared<unsigned>(0);
         unsigned submits = 0;
-        int visit = -1;  ///< Host that it visits, in the end.
-        bool quarantined = false;
+        int visit = -1;         ///< Host that it visits, in the end.
+        unsigned unproven = 0;  ///< Tasks that ended with their buffers in quarantine, which they have not left.
     };
     struct Call {
         std::string what;
@@ -74,6 +74,7 @@ class Workload {
     void freeOne();
     bool free(std::size_t index);
     void look(OpenBatch& batch);
+    bool leftQuarantine(TaskRecord& task);
     void checkTime(const TaskRecord& task);
     TimePoint allowance(TimePoint bound) const;
     std::shared_ptr<Call> call(std::string what, Duration within);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/null_sink.h>
 
 #include <algorithm>
 #include <cstring>
@@ -119,6 +120,10 @@ inline SubmitTasks addTasks(const BatchTable& table, BatchID id, const std::vect
     return SubmitTasks{&*batch, static_cast<std::uint32_t>(first), count, regions_version};
 }
 
+inline Logger silentLog() {
+    return std::make_shared<spdlog::logger>("silent", std::make_shared<spdlog::sinks::null_sink_mt>());
+}
+
 /// A Nic that does what the test says, and fails the test when it is used against its contract.
 class FakeNic final : public Nic {
   public:
@@ -174,6 +179,7 @@ class FakeNic final : public Nic {
             for (std::uint32_t i = 0; i < done.requests; ++i) sweep.complete(done.cookie, i == 0 ? done.bytes : 0);
         sweep.failed.insert(sweep.failed.end(), ready_.failed.begin(), ready_.failed.end());
         sweep.paths.insert(sweep.paths.end(), ready_.paths.begin(), ready_.paths.end());
+        sweep.proven.insert(sweep.proven.end(), ready_.proven.begin(), ready_.proven.end());
         ready_.clear();
         return moved;
     }
@@ -202,6 +208,13 @@ class FakeNic final : public Nic {
     void fail(std::size_t index, Status cause, bool retryable, bool quiesced = true, bool fenced = false) {
         ready_.failed.push_back({take(index).request, std::move(cause), retryable, quiesced, fenced});
     }
+    /// Without proof that nothing touches its buffer any more; prove(doubt) may follow.
+    void failUnproven(std::size_t index, std::uint64_t doubt) {
+        fail(index, Status(Code::Timeout, "the deadline passed"), true, /*quiesced=*/false);
+        ready_.failed.back().doubt = doubt;
+    }
+    void prove(std::uint64_t doubt) { ready_.proven.push_back(doubt); }
+    Status shut() override { return at_the_end; }
     void sayUsable(PathId path, bool usable) { ready_.paths.push_back({path, usable}); }
     void completeAll() {
         while (!posted.empty()) complete(0);
@@ -216,6 +229,7 @@ class FakeNic final : public Nic {
     std::optional<ByteRange> served;
     Status held;  ///< What heldIn says of kHeldRange.
     bool closed = false;
+    Status at_the_end;  ///< What shut says.
     static constexpr ByteRange kHeldRange{0x9000, 16};
     bool* destroyed = nullptr;
 

@@ -88,7 +88,7 @@ class Plane {
             : plane(owner),
               owned_nic(std::make_unique<FakeNic>(info)),
               nic(*owned_nic),
-              logic(index, std::move(owned_nic), *this) {}
+              logic(index, std::move(owned_nic), owner.quarantine_, *this) {}
         void sendReport(std::uint32_t tracker, SliceReport& report) override {
             TrackerNode& to = *plane.trackers_[tracker];
             if (to.mailbox.empty() && plane.inPlace()) {
@@ -399,6 +399,7 @@ class Plane {
     std::vector<std::byte> remote_;
     std::vector<char> owned_;  ///< 1: a running task's local byte.
     RegistrationTable regions_;
+    Quarantine quarantine_{regions_, silentLog()};
     Region region_;
     BatchTable table_{kBatches};
     TimePoint now_ = Clock::now();

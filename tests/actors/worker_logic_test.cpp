@@ -14,7 +14,7 @@ class Worker : public testing::Test, public WorkerOutput {
     Worker() {
         auto nic = std::make_unique<FakeNic>(nicInfo(100, 100, 1000));
         nic_ = nic.get();
-        worker_ = std::make_unique<WorkerLogic>(7, std::move(nic), *this);
+        worker_ = std::make_unique<WorkerLogic>(7, std::move(nic), quarantine_, *this);
         worker_->onUsePeer(UsePeer{makePeer(kPeer, incarnation_), segmentOf(kPeer), {7}});
     }
 
@@ -50,6 +50,8 @@ class Worker : public testing::Test, public WorkerOutput {
 
     std::vector<std::byte> memory_ = std::vector<std::byte>(1 << 16);
     Incarnation incarnation_ = Incarnation::random();
+    RegistrationTable regions_;
+    Quarantine quarantine_{regions_, silentLog()};
     FakeNic* nic_ = nullptr;
     std::unique_ptr<WorkerLogic> worker_;
     std::vector<std::pair<std::uint32_t, SliceReport>> reports_;
@@ -90,7 +92,7 @@ TEST_F(Worker, AWholeFlightIsOneRequest) {
     info.same_address_space = true;
     auto nic = std::make_unique<FakeNic>(info);
     nic_ = nic.get();
-    worker_ = std::make_unique<WorkerLogic>(7, std::move(nic), *this);
+    worker_ = std::make_unique<WorkerLogic>(7, std::move(nic), quarantine_, *this);
     worker_->onUsePeer(UsePeer{makePeer(kPeer, incarnation_), segmentOf(kPeer), {7}});
     auto whole = flight(0, 1000);
     whole.remote = reinterpret_cast<std::uint64_t>(whole.local) + 8;
@@ -369,6 +371,72 @@ TEST_F(Worker, AwaitPeersIdleWaitsAndCutsAtTheDeadline) {
     EXPECT_EQ(answers, 2);
     EXPECT_EQ(nic_->cuts, 1);
     EXPECT_EQ(worker_->nextDeadline(), kForever);
+}
+
+// --- what cannot be proven -----------------------------------------------------------------------------------------
+
+TEST_F(Worker, WhatTheNicCannotProveIsInQuarantineBeforeTheTrackerHearsOfIt) {
+    train({flight(0, 250)});
+    nic_->failUnproven(0, 5);
+    nic_->completeAll();
+    const auto report = poll();
+    ASSERT_EQ(report.failed.size(), 1u);
+    EXPECT_FALSE(report.failed[0].quiesced);
+    const auto held = quarantine_.list();
+    ASSERT_EQ(held.entries.size(), 1u);
+    EXPECT_EQ(held.entries[0].range, (ByteRange{reinterpret_cast<std::uint64_t>(memory_.data()), 100}));
+    EXPECT_EQ(held.entries[0].nic, "fake0");
+    EXPECT_EQ(held.entries[0].segment, "peer3");
+    EXPECT_EQ(held.entries[0].cause.code(), Code::Timeout);
+    EXPECT_EQ(held.entries[0].since, now_);
+}
+
+TEST_F(Worker, TheNicsProofTakesItOutOfQuarantine) {
+    train({flight(0, 100), flight(200, 100), flight(400, 100)});
+    nic_->failUnproven(0, 5);
+    nic_->failUnproven(0, 6);
+    nic_->failUnproven(0, 0);
+    static_cast<void>(poll());
+    EXPECT_EQ(quarantine_.list().entries.size(), 3u);
+    nic_->prove(5);
+    nic_->prove(0);  // Names nothing.
+    expectQuiet();
+    const auto held = quarantine_.list();
+    ASSERT_EQ(held.entries.size(), 2u);
+    EXPECT_EQ(held.entries[0].range.addr, reinterpret_cast<std::uint64_t>(memory_.data()) + 200);
+    EXPECT_EQ(held.proven, 1u);
+}
+
+TEST_F(Worker, AFailureAndItsProofInOneSweepLeaveNothingBehind) {
+    train({flight(0, 100)});
+    nic_->failUnproven(0, 5);
+    nic_->prove(5);
+    EXPECT_FALSE(poll().failed[0].quiesced);
+    EXPECT_TRUE(quarantine_.empty());
+}
+
+TEST_F(Worker, TheEndOfItsNicIsTheProof) {
+    train({flight(0, 100), flight(200, 100)});
+    nic_->failUnproven(0, 5);
+    static_cast<void>(poll());
+    worker_->abandon(Status(Code::TransportMissing, "uninstalled"));
+    ASSERT_EQ(reports_.size(), 1u);
+    EXPECT_TRUE(reports_[0].second.failed[0].quiesced);
+    EXPECT_TRUE(quarantine_.empty());
+}
+
+TEST_F(Worker, ANicThatCouldNotEndEverythingLeavesItInQuarantine) {
+    train({flight(0, 100), flight(200, 250)});
+    nic_->failUnproven(0, 5);
+    static_cast<void>(poll());
+    nic_->at_the_end = Status(Code::Internal, "destroy a queue pair: EBUSY");
+    worker_->abandon(Status(Code::TransportMissing, "uninstalled"));
+    ASSERT_EQ(reports_.size(), 1u);
+    EXPECT_FALSE(reports_[0].second.failed[0].quiesced);
+    const auto held = quarantine_.list();
+    ASSERT_EQ(held.entries.size(), 2u);
+    EXPECT_EQ(held.entries[1].range, (ByteRange{reinterpret_cast<std::uint64_t>(memory_.data()) + 200, 250}));
+    EXPECT_EQ(held.entries[1].cause.code(), Code::Internal);
 }
 
 }  // namespace

@@ -83,6 +83,10 @@ TEST_F(ActorApiTest, RegistersSubmitsReportsAndUnregisters) {
     ASSERT_EQ(report->tasks.size(), 2u);
     expectCompleted(report->tasks[0], 1000);
     expectCompleted(report->tasks[1], more.size() - 1000);
+    const auto quarantined = ask<Quarantined>(ListQuarantine{});
+    ASSERT_TRUE(quarantined) << quarantined.status().toString();
+    EXPECT_EQ(quarantined->ever, 0u);
+    EXPECT_TRUE(quarantined->entries.empty());
     EXPECT_TRUE(pair_.remote.holdsPattern(3));
     ASSERT_TRUE(askVoid(UnregisterMemory{more.data()}));
     expectCode(ask<TransferReport>(SubmitTransfers{{request(0, 1)}}), Code::AddressNotRegistered);

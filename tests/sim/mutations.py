@@ -68,6 +68,15 @@ MUTATIONS = [
     ("no_takeover", "a restarted engine leaves its name to its dead predecessor", "actors/local_publisher.cpp",
      "if (status.code() == Code::AlreadyExists && !was_published_ && challenges_++ < kMaxChallenges)",
      "if (status.code() == Code::AlreadyExists && !was_published_ && !MUTANT && challenges_++ < kMaxChallenges)"),
+    ("forgotten_quarantine", "what a Nic could not prove is not in quarantine", WORKER,
+     "if (!failure.quiesced)\n", "if (!failure.quiesced && !MUTANT)\n"),
+    ("released_without_proof", "a proof of something lets everything of that Nic out of quarantine", WORKER,
+     "for (const std::uint64_t doubt : sweep_.proven) quarantine_.prove(index_, doubt);",
+     "for (const std::uint64_t doubt : sweep_.proven) MUTANT ? quarantine_.proveAll(index_) : "
+     "quarantine_.prove(index_, doubt);"),
+    ("unregister_ignores_quarantine", "unregister does not ask the quarantine", "actors/supervisor.cpp",
+     "if (!quarantined) return request.reply(quarantined);",
+     "if (!quarantined && !MUTANT) return request.reply(quarantined);"),
 ]
 
 # At the top of every file that has one; the guard is for builds of several files as one.

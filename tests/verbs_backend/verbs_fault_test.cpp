@@ -82,17 +82,46 @@ TEST(VerbsFault, WhatCannotEvenBeDestroyedIsReportedAsNotQuiesced) {
     const std::size_t posted = pair.nic().post(pair.path, pair.many(10));
     pair.nic().poll(Clock::now(), pair.a.sweep);
     pair.soft->loseCompletions(1000);
-    pair.soft->fail("destroyQp", EIO, 2);  // At both ends.
+    pair.soft->fail("destroyQp", EIO, 1000000);  // At both ends.
     pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
     ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
     ASSERT_EQ(pair.a.sweep.failed.size(), posted);
-    for (const Failure& failure : pair.a.sweep.failed) EXPECT_FALSE(failure.quiesced);
+    for (const Failure& failure : pair.a.sweep.failed) {
+        EXPECT_FALSE(failure.quiesced);
+        EXPECT_NE(failure.doubt, 0u);
+    }
+    EXPECT_TRUE(pair.a.sweep.proven.empty());
     pair.soft->loseCompletions(0);
     pair.soft->hold(false);
     pair.expectWorks();
     // What could not be destroyed is with the device for good, and holds what it was made on.
     EXPECT_EQ(pair.soft->count("qp"), 4u);
+    EXPECT_FALSE(pair.nic().shut().isOk());
     pair.broken_for_good = true;
+}
+
+TEST(VerbsFault, WhatIsDestroyedAtLastIsTheProofThatWasMissing) {
+    SoftPair pair;
+    pair.expectWorks();
+    pair.soft->hold(true);
+    const std::size_t posted = pair.nic().post(pair.path, pair.many(10));
+    pair.nic().poll(Clock::now(), pair.a.sweep);
+    pair.soft->loseCompletions(1000);
+    pair.soft->fail("destroyQp", EIO, 1000000);
+    pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    EXPECT_TRUE(pair.a.sweep.proven.empty());
+    pair.soft->fail("destroyQp", EIO, 1);
+    ASSERT_TRUE(pump(pair.a, [&] { return !pair.a.sweep.proven.empty(); }));
+    ASSERT_EQ(pair.a.sweep.proven.size(), 1u);
+    for (const Failure& failure : pair.a.sweep.failed) {
+        EXPECT_FALSE(failure.quiesced);
+        EXPECT_EQ(failure.doubt, pair.a.sweep.proven.front());
+    }
+    pair.soft->loseCompletions(0);
+    pair.soft->hold(false);
+    pair.expectWorks();
+    EXPECT_TRUE(pair.nic().shut().isOk());
 }
 
 TEST(VerbsFault, ACompletionThatComesTwiceIsCountedOnce) {

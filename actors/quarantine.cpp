@@ -1,0 +1,104 @@
+#include "actors/quarantine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+/// The next part of the same piece of work: one entry with it.
+bool follows(const QuarantineEntry& next, const QuarantineEntry& last) {
+    return last.range.end() == next.range.addr && last.batch == next.batch && last.first_task == next.first_task &&
+           last.task_count == next.task_count && last.opcode == next.opcode && last.region == next.region;
+}
+
+}  // namespace
+
+std::string QuarantineEntry::toString(TimePoint now) const {
+    const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(std::max(now - since, Duration::zero()));
+    std::string text = range.toString();
+    if (region.length != 0) text += " of region " + region.toString();
+    text += " may still be ";
+    text += opcode == Opcode::Read ? "written" : "read";
+    text += " by " + nic + " for segment '" + segment + "' (batch " + std::to_string(batch) + ", task " +
+            std::to_string(first_task);
+    if (task_count > 1) text += " and the " + std::to_string(task_count - 1) + " after it";
+    return text + "), for " + std::to_string(age.count()) + " ms: " + cause.toString();
+}
+
+void Quarantine::add(std::uint32_t worker, std::uint64_t doubt, QuarantineEntry entry) {
+    const auto regions = regions_.regions().load();
+    if (const Region* region = regions->find(entry.range.addr)) entry.region = region->range;
+    const std::lock_guard lock(mutex_);
+    ++ever_;
+    if (!held_.empty()) {
+        Held& last = held_.back();
+        if (last.worker == worker && last.doubt == doubt && follows(entry, last.entry)) {
+            last.entry.range.length += entry.range.length;
+            ++last.parts;
+            return;
+        }
+    }
+    const bool known = std::any_of(held_.begin(), held_.end(),
+                                   [&](const Held& each) { return each.worker == worker && each.doubt == doubt; });
+    // Of what one incident brings in, the first says enough.
+    if (!known) log_->warn("quarantine: {}", entry.toString(entry.since));
+    held_.push_back({worker, doubt, 1, std::move(entry)});
+    standing_.store(held_.size(), std::memory_order_release);
+}
+
+template <class Which>
+void Quarantine::release(Which&& which) {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t bytes = 0;
+    std::uint64_t parts = 0;
+    std::erase_if(held_, [&](const Held& each) {
+        if (!which(each)) return false;
+        bytes += each.entry.range.length;
+        parts += each.parts;
+        return true;
+    });
+    if (parts == 0) return;
+    proven_ += parts;
+    standing_.store(held_.size(), std::memory_order_release);
+    log_->info("quarantine: nothing touches {} bytes of {} parts any more; {} entries are left", bytes, parts,
+               held_.size());
+}
+
+void Quarantine::prove(std::uint32_t worker, std::uint64_t doubt) {
+    if (doubt == 0) return;
+    release([&](const Held& each) { return each.worker == worker && each.doubt == doubt; });
+}
+
+void Quarantine::proveAll(std::uint32_t worker) {
+    release([&](const Held& each) { return each.worker == worker; });
+}
+
+Status Quarantine::heldIn(const ByteRange& range, TimePoint now) const {
+    if (empty()) return {};
+    const std::lock_guard lock(mutex_);
+    const auto inside = [&](const Held& each) { return each.entry.range.overlaps(range); };
+    const auto first = std::find_if(held_.begin(), held_.end(), inside);
+    if (first == held_.end()) return {};
+    const auto others = std::count_if(first + 1, held_.end(), inside);
+    return {Code::BatchBusy,
+            "in quarantine: " + first->entry.toString(now) +
+                (others == 0 ? "" : "; and " + std::to_string(others) + " more there") +
+                ". Do not unmap or reuse it. Try again when it has left (quarantine() lists it), or end the engine"};
+}
+
+Quarantined Quarantine::list() const {
+    const std::lock_guard lock(mutex_);
+    Quarantined all;
+    all.ever = ever_;
+    all.proven = proven_;
+    for (const Held& each : held_) {
+        all.bytes += each.entry.range.length;
+        all.entries.push_back(each.entry);
+    }
+    return all;
+}
+
+}  // namespace troupe
