@@ -8,6 +8,7 @@ namespace troupe {
 
 EngineCore::EngineCore(EngineOptions engine_options) : options(std::move(engine_options)) {
     if (!options.log) options.log = makeDefaultLogger();
+    if (options.config.faults_enabled) faults = std::make_unique<FaultInjector>(options.config.faults_seed);
 }
 
 EngineCore::~EngineCore() {
