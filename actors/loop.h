@@ -53,10 +53,11 @@ class Pollable {
 class Loop : public Reactor {
   public:
     struct Options {
-        std::string name;        ///< Thread name, at most 15 characters.
-        Duration spin{};         ///< Longest busy wait before sleep; the loop adapts below it.
-        bool drivable = false;   ///< Callers may take the turn.
-        Duration drive_grace{};  ///< See Standby above.
+        std::string name;                 ///< Thread name, at most 15 characters.
+        Duration spin{};                  ///< Longest busy wait before sleep; the loop adapts below it.
+        bool drivable = false;            ///< Callers may take the turn.
+        Duration drive_grace{};           ///< See Standby above.
+        FaultInjector* faults = nullptr;  ///< See Reactor::faults.
     };
 
     Loop(caf::actor_system& system, Options options);
@@ -75,6 +76,7 @@ class Loop : public Reactor {
     TimerId runAt(TimePoint when, std::function<void()> fire) override;
     void cancelTimer(TimerId timer) override;
     void post(std::function<void()> work) override;
+    FaultInjector* faults() const override { return options_.faults; }
 
     // --- what it hosts; on the loop's turn ------------------------------------------------------------------------
     void addPollable(Pollable* pollable);

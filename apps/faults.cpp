@@ -75,7 +75,8 @@ std::string timesText(const std::vector<Duration>& times) {
 nlohmann::json timesJson(const std::vector<Duration>& times) {
     if (times.empty()) return nullptr;
     const auto at = [&](std::size_t index) { return toSeconds(times[index]) * 1e3; };
-    return {{"count", times.size()}, {"p50", at(times.size() / 2)}, {"max", at(times.size() - 1)}};
+    const std::size_t p99 = (times.size() * 99 + 99) / 100 - 1;
+    return {{"count", times.size()}, {"p50", at(times.size() / 2)}, {"p99", at(p99)}, {"max", at(times.size() - 1)}};
 }
 
 std::string causesText(const faults::Tally& tally) {
@@ -96,6 +97,7 @@ nlohmann::json toJson(const Row& row) {
             {"detect_ms", timesJson(row.times(&Round::detected))},
             {"all_ended_ms", timesJson(row.times(&Round::ended))},
             {"recover_ms", timesJson(row.times(&Round::recovered))},
+            {"open_ms", timesJson(row.times(&Round::opened))},
             {"completed", tally.completed},
             {"bytes", tally.bytes},
             {"failed", tally.failed},

@@ -15,6 +15,7 @@
 #include "apps/segments.h"
 #include "apps/serve.h"
 #include "apps/sim.h"
+#include "apps/soak.h"
 #include "apps/support/command.h"
 #include "apps/support/remedy.h"
 #include "apps/support/say.h"
@@ -104,6 +105,7 @@ int run(int argc, char** argv) {
     addSegmentsCommand(app, chosen);
     addSimCommand(app, chosen);
     addFaultsCommand(app, chosen);
+    addSoakCommand(app, chosen);
     addConfigCommand(app, chosen);
     addTopoCommand(app, chosen);
     auto arguments = spellOutHelp(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));

@@ -276,6 +276,10 @@ std::vector<ConfigKey> makeSchema() {
         textKey(
             "topology.matrix", &Config::topology_matrix, 0, 4096, false,
             "File with a priority matrix, {\"cpu:0\": [[preferred], [available]]}, in place of what is discovered."),
+        // --- faults
+        boolKey("faults.enabled", &Config::faults_enabled,
+                "Let the program break its own engine on purpose (TransferEngine::faults), for tests."),
+        countKey("faults.seed", &Config::faults_seed, 0, UINT32_MAX, "Of what faults.enabled draws."),
         // --- host
         bytesKey("host.chunk_bytes", &Config::host_chunk_bytes, 4 * kKiB, kGiB,
                  "Bytes copied before the loop looks at other work."),

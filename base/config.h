@@ -109,6 +109,10 @@ struct Config {
     std::uint64_t host_chunk_bytes = 512u << 10;        ///< Bytes copied before the loop looks at other work.
     bool host_peers = true;                             ///< Reach, and be reached by, other processes of this host.
     std::chrono::milliseconds host_probe_timeout{500};  ///< What a peer takes to answer before TCP is used instead.
+
+    // --- faults ------------------------------------------------------------------------------------------------
+    bool faults_enabled = false;    ///< TransferEngine::faults may break things; see base/fault_injector.h.
+    std::uint32_t faults_seed = 1;  ///< Of what is drawn there.
 };
 
 /// One setting of the schema.

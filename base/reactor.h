@@ -9,6 +9,7 @@
 
 namespace troupe {
 
+class FaultInjector;
 class Stream;
 struct SocketAddress;
 
@@ -41,6 +42,9 @@ class Reactor {
 
     /// Calls `work` on the loop's turn, in the order posted. Any thread.
     virtual void post(std::function<void()> work) = 0;
+
+    /// Who breaks things here on purpose; null, as nearly always: nobody. It outlives the loop.
+    virtual FaultInjector* faults() const { return nullptr; }
 };
 
 }  // namespace troupe

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/endpoint.h"
+#include "base/fault_injector.h"
 
 namespace troupe {
 
@@ -37,6 +38,7 @@ class ControlChannel::Core : public std::enable_shared_from_this<Core> {
           stream_(std::move(stream)),
           options_(std::move(options)),
           handlers_(std::make_shared<const ControlChannelHandlers>(std::move(handlers))),
+          faults_(reactor.faults()),
           reader_(options_.max_descriptor_bytes),
           last_received_(reactor.now()) {}
 
@@ -61,6 +63,8 @@ class ControlChannel::Core : public std::enable_shared_from_this<Core> {
     void deliver(std::span<const std::byte> bytes);
     void onEndOfStream();
     void onSocketError(std::string_view call, int error);
+    bool isBrokenByFault(const std::string& frame);
+    void holdBack(Duration time);
     void flush();
     void dropSent(std::size_t bytes);
     void wantEvents();
@@ -72,6 +76,7 @@ class ControlChannel::Core : public std::enable_shared_from_this<Core> {
     const ControlChannelOptions options_;
     /// Replaced by null when the channel is destroyed; a copy is held while one of them runs.
     std::shared_ptr<const ControlChannelHandlers> handlers_;
+    FaultInjector* const faults_;
     ControlFrameReader reader_;
     TimePoint last_received_;
     State state_ = State::Open;
@@ -81,6 +86,7 @@ class ControlChannel::Core : public std::enable_shared_from_this<Core> {
     std::deque<std::shared_ptr<const std::string>> queue_;
     std::size_t sent_of_front_ = 0;
     std::uint64_t queued_bytes_ = 0;
+    TimePoint held_until_{};  ///< Nothing is sent before; a fault's doing.
 };
 
 void ControlChannel::Core::start() {
@@ -120,7 +126,8 @@ void ControlChannel::Core::stopTimer() {
 void ControlChannel::Core::wantEvents() {
     if (state_ == State::Closed) return;
     std::uint32_t events = state_ == State::Connecting ? 0u : static_cast<std::uint32_t>(EPOLLIN);
-    if (state_ == State::Connecting || !queue_.empty()) events |= EPOLLOUT;
+    const bool is_held = faults_ != nullptr && reactor_.now() < held_until_;
+    if (state_ == State::Connecting || (!queue_.empty() && !is_held)) events |= EPOLLOUT;
     if (events == watched_events_) return;
     watched_events_ = events;
     stream_->watch(events, [weak = weak_from_this()](std::uint32_t ready) {
@@ -157,6 +164,7 @@ void ControlChannel::Core::finish(Status reason) {
 
 Status ControlChannel::Core::send(std::shared_ptr<const std::string> frame) {
     if (!isOpen()) return reason_;
+    if (faults_ != nullptr && isBrokenByFault(*frame)) return isOpen() ? Status::ok() : reason_;
     const std::uint64_t cost = frame->size() + kQueueOverhead;
     if (cost > options_.max_queued_bytes || queued_bytes_ > options_.max_queued_bytes - cost) {
         end(Status(Code::CapacityExceeded, peer() + " reads too slowly: " + std::to_string(queued_bytes_) +
@@ -172,7 +180,30 @@ Status ControlChannel::Core::send(std::shared_ptr<const std::string> frame) {
     return state_ == State::Closed ? reason_ : Status::ok();
 }
 
+/// True: it is not to be sent.
+bool ControlChannel::Core::isBrokenByFault(const std::string& frame) {
+    const auto at = [&](std::size_t i) { return static_cast<std::uint16_t>(static_cast<unsigned char>(frame[i])); };
+    const auto type = static_cast<ControlType>(at(kControlHeaderBytes - 2) | at(kControlHeaderBytes - 1) << 8);
+    const auto verdict = faults_->judge(FaultPoint::ControlFrame, controlTypeName(type) + " " + peer());
+    if (!verdict) return false;
+    if (verdict->action == FaultAction::Delay) {
+        holdBack(verdict->delay);
+        return false;
+    }
+    if (verdict->action == FaultAction::Fail) end(verdict->cause);
+    return true;
+}
+
+void ControlChannel::Core::holdBack(Duration time) {
+    held_until_ = std::max(held_until_, saturatedAdd(reactor_.now(), time));
+    reactor_.runAt(held_until_, [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (self && (self->state_ == State::Open || self->state_ == State::Finishing)) self->flush();
+    });
+}
+
 void ControlChannel::Core::flush() {
+    if (faults_ != nullptr && reactor_.now() < held_until_) return wantEvents();
     std::size_t budget = kWritePerTurn;
     while (!queue_.empty() && budget > 0) {
         std::array<iovec, kFramesPerWrite> parts{};

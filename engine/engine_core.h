@@ -21,6 +21,7 @@
 #include "actors/quarantine.h"
 #include "actors/segment_board.h"
 #include "actors/segment_directory.h"
+#include "base/fault_injector.h"
 #include "base/unique_fd.h"
 #include "engine/actor_api.h"
 #include "engine/transfer_engine.h"
@@ -52,6 +53,8 @@ class EngineCore {
 
     EngineOptions options;
     const Config& settings() const { return options.config; }
+    /// Null unless `faults.enabled`. Before all that it breaks, which it outlives.
+    std::unique_ptr<FaultInjector> faults;
     std::atomic<Life> life{Life::New};
 
     Incarnation incarnation;

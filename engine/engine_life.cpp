@@ -14,8 +14,10 @@
 #include "engine/listen_address.h"
 #include "engine/store_factory.h"
 #include "engine/transport_factory.h"
+#include "metadata/faulty_store.h"
 #include "topology/local_matrix.h"
 #include "topology/machine.h"
+#include "transports/faulty_transport.h"
 
 namespace troupe {
 
@@ -175,7 +177,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     caf::actor_system& system = core.own_system ? *core.own_system : *core.options.system;
     const Config& settings = core.settings();
 
-    core.control_loop = std::make_unique<Loop>(system, Loop::Options{"troupe.ctl", {}, false, {}});
+    core.control_loop = std::make_unique<Loop>(system, Loop::Options{"troupe.ctl", {}, false, {}, core.faults.get()});
     if (const Status started = core.control_loop->start(); !started) return started;
     for (unsigned i = 0; i < dataLoopCount(settings); ++i) {
         Loop::Options options;
@@ -183,11 +185,18 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
         options.spin = settings.spin;
         options.drivable = settings.waiter_drives;
         options.drive_grace = settings.drive_grace;
+        options.faults = core.faults.get();
         core.data_loops.push_back(std::make_unique<Loop>(system, std::move(options)));
         if (const Status started = core.data_loops.back()->start(); !started) return started;
     }
     core.batches = std::make_unique<BatchTable>(settings.max_batches);
 
+    if (core.faults) {
+        std::vector<Reactor*> loops;
+        for (const auto& loop : core.data_loops) loops.push_back(loop.get());
+        core.faults->attach(*core.control_loop, loops);
+        if (store) store = std::make_unique<FaultyStore>(std::move(store), *core.faults);
+    }
     if (store) {
         if (const Status ready = store->start(*core.control_loop); !ready) return ready;
     }
@@ -237,6 +246,7 @@ Status TransferEngine::freeEngine() {
 Status TransferEngine::stop() {
     EngineCore& core = *core_;
     Status held;
+    if (core.faults) core.faults->detach();
     // A submit that saw the engine running brings its tasks before the trackers are told to end them all.
     while (core.submitting.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
     // A blocking call that the actor API has under way ends with the transfers it waits for, so they come first.
@@ -279,6 +289,12 @@ AuthCounts TransferEngine::authCounts() const {
 
 ActorApi* TransferEngine::actorApi() { return core_->actor_api.get(); }
 
+Result<FaultInjector*> TransferEngine::faults() {
+    if (core_->faults) return core_->faults.get();
+    return {Code::AccessDenied,
+            "this engine may not be broken on purpose; set faults.enabled (TROUPE_FAULTS_ENABLED=1) before it is made"};
+}
+
 // --- transports --------------------------------------------------------------------------------------------------
 
 namespace {
@@ -304,6 +320,7 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
             return {Code::AlreadyExists, "transport '" + proto + "' is installed"};
     auto made = makeTransport(proto);
     if (!made) return made.status();
+    if (core.faults) made->transport = std::make_unique<FaultyTransport>(std::move(made->transport), *core.faults);
     const std::shared_ptr<Transport> transport = std::move(made->transport);
     const TransportContext context{core.settings(),
                                    core.regions,
@@ -313,7 +330,8 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
                                    core.options.log,
                                    core.auth,
                                    core.exchange.get(),
-                                   nullptr};
+                                   nullptr,
+                                   core.faults.get()};
     if (const Status installed = transport->install(context); !installed)
         return installed.withContext("transport '" + proto + "'");
 

@@ -23,6 +23,7 @@ namespace troupe {
 
 class ActorApi;
 class EngineCore;
+class FaultInjector;
 class Transport;
 
 /// What an embedding program may give an engine before init.
@@ -202,6 +203,10 @@ class TransferEngine {
     Status cancelTransfer(BatchID batch, std::size_t task);
     /// BatchBusy while a task is not terminal. StaleHandle.
     Status freeBatchID(BatchID batch);
+
+    /// For tests of a program: who breaks this engine on purpose, see base/fault_injector.h. It lives as long as the
+    /// engine; freeEngine ends every fault. AccessDenied unless `faults.enabled` is set in the config.
+    Result<FaultInjector*> faults();
 
     /// The interface for services that run CAF themselves; see engine/actor_api.h. Null before init.
     ActorApi* actorApi();

@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What programs are meant to include by name; docs/api.md says what for.
 ENTRIES = [
     "base/config.h",
+    "base/fault_injector.h",
     "base/log.h",
     "base/status.h",
     "engine/actor_api.h",

@@ -37,7 +37,7 @@ enum class ReadEnd : std::uint8_t {
 /// Of the stream only a part of one header is ever kept between calls (everything else goes to its destination at
 /// once), so all connections of a Nic share one scratch buffer. The handler has
 ///   bool onHeader(const std::byte* header, Payload& next)   false ends the connection
-///   void onBytes(const std::byte* data, std::size_t size)   payload bytes as they come, in order
+///   void onBytes(std::byte* data, std::size_t size)   payload bytes as they come, in order
 ///   void onPayload()                                        a payload of more than 0 bytes is complete
 ///   bool onFault()                                          the rest of a payload cannot be put where it belongs: true
 ///                                                           to have it dropped, false to end the connection

@@ -1,6 +1,7 @@
 #include <cerrno>
 #include <string>
 
+#include "base/fault_injector.h"
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/lane.h"
 
@@ -27,7 +28,9 @@ class Lane::Receiver {
         return false;
     }
 
-    void onBytes(const std::byte* data, std::size_t size) {
+    void onBytes(std::byte* data, std::size_t size) {
+        if (lane_.shared_.faults != nullptr && lane_.response_.kind == ResponseKind::ReadData)
+            lane_.shared_.faults->corrupt(lane_.shared_.name, {data, size});
         if (lane_.response_.crc) lane_.response_crc_ = crc32c(lane_.response_crc_, data, size);
     }
 

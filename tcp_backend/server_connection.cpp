@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/endpoint.h"
+#include "base/fault_injector.h"
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/prefetch.h"
 #include "tcp_backend/readable.h"
@@ -47,7 +48,8 @@ class ServerConnection::Receiver {
         return true;
     }
 
-    void onBytes(const std::byte* data, std::size_t size) {
+    void onBytes(std::byte* data, std::size_t size) {
+        if (my_.shared_.faults != nullptr) my_.shared_.faults->corrupt(my_.shared_.name, {data, size});
         if (my_.incoming_.crc) my_.incoming_.actual_crc = crc32c(my_.incoming_.actual_crc, data, size);
     }
 

@@ -16,6 +16,10 @@
 #include "tcp_backend/gather.h"
 #include "tcp_backend/range_guard.h"
 
+namespace troupe {
+class FaultInjector;
+}
+
 namespace troupe::tcp {
 
 /// Bytes one connection may receive, and send, in one pass, so that none starves the others: some 200 us at 5 GB/s.
@@ -54,6 +58,7 @@ struct Shared {
     std::vector<std::uint64_t> unreadable;  ///< Addresses that ended a connection; at most kMostUnreadable.
     std::uint64_t attempts = 0;             ///< Connections started, for Hello::attempt.
     std::minstd_rand random;                ///< Jitter only.
+    FaultInjector* faults = nullptr;        ///< As of TransportContext.
 };
 
 }  // namespace troupe::tcp

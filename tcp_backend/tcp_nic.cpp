@@ -26,6 +26,7 @@ TcpNic::TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd li
     : shared_(context.config, context.regions, context.incarnation, context.log, context.auth) {
     shared_.name = "tcp" + std::to_string(index);
     shared_.index = index;
+    shared_.faults = context.faults;
     std::uint32_t seed = 0;
     std::memcpy(&seed, context.incarnation.bytes.data(), sizeof seed);
     shared_.random.seed(seed + index);

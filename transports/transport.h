@@ -31,6 +31,7 @@ struct TransportContext {
     ControlExchange* exchange = nullptr;                ///< Null: there is none. Outlives the transport.
     /// Gives descriptors for memory that only a device has; null: nobody does.
     std::shared_ptr<MemoryExporter> device_memory = nullptr;
+    FaultInjector* faults = nullptr;  ///< Null: nobody breaks anything on purpose. Outlives the transport.
 };
 
 /// A look at a peer that is under way. Destroying it ends it: its callback is not called any more. Lives on the loop

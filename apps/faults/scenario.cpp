@@ -35,7 +35,9 @@ constexpr std::array kActions = {
     ActionRule{"files", "few or many"},
     ActionRule{"initiator", "start or kill"},
     ActionRule{"peers", "a number of short-lived targets"},
+    ActionRule{"open", "stopped"},
     ActionRule{"storm", "deadline, cancel, unregister or off"},
+    ActionRule{"inject", "a fault of the engine's own, or off"},
     ActionRule{"redis", "kill, start, stop, continue, forget, readonly, writable or slow"},
 };
 
@@ -75,6 +77,9 @@ std::vector<Scenario> makeBuiltin() {
     add("short-lived-peers", "50 targets come, are used once, and are killed",
         {"run 200ms", "fault peers 50", "heal start", "run 300ms"})
         .survives = true;
+    add("open-stopped", "a new target is stopped (SIGSTOP) and then opened",
+        {"run 300ms", "fault open stopped", "heal start", "run 300ms"})
+        .survives = true;
     add("few-files", "the target has no descriptors left for 2 s",
         {"run 300ms", "fault files few", "run 2s", "heal files many", "run 300ms"})
         .survives = true;
@@ -84,6 +89,11 @@ std::vector<Scenario> makeBuiltin() {
         {"run 300ms", "fault storm cancel", "run 2s", "heal storm off", "run 300ms"});
     add("unregister-storm", "the local memory is unregistered and registered again and again for 2 s",
         {"run 300ms", "fault storm unregister", "run 2s", "heal storm off", "run 300ms"});
+    Scenario& path =
+        add("one-path-lost", "one of two paths to the target is lost for 1 s (a fault of the engine's own)",
+            {"run 500ms", "fault inject one-of-two-paths", "run 1s", "heal inject off", "run 300ms"});
+    path.settings = {"data_loops=2", "faults.enabled=true"};
+    path.survives = true;
 
     const auto addNetwork = [&](std::string name, std::string about, std::vector<std::string> steps) -> Scenario& {
         Scenario& scenario = add(std::move(name), std::move(about), std::move(steps));

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <future>
 #include <iterator>
 #include <thread>
 #include <utility>
 
+#include "apps/faults/injection.h"
 #include "apps/support/transfer.h"
 
 namespace troupe::apps::faults {
@@ -20,11 +22,13 @@ constexpr std::chrono::seconds kStartBound{20};
 /// To be well again after the last heal.
 constexpr std::chrono::seconds kRecoveryBound{20};
 constexpr std::chrono::hours kLongestRun{24};
+/// To hear that a stopped target cannot be opened: twice the default of open_timeout.
+constexpr std::chrono::seconds kOpenBound{10};
 constexpr std::chrono::microseconds kPumpWait{500};
 constexpr std::chrono::milliseconds kLookEvery{20};
 constexpr std::chrono::milliseconds kUnregisterEvery{20};
 /// Before the first fault: until operations complete on every way.
-constexpr std::chrono::seconds kWarmBound{20};
+constexpr std::chrono::seconds kWarmBound{60};
 /// An engine keeps a connection of a peer that died for a moment.
 constexpr std::size_t kSparePerRound = 8;
 
@@ -53,12 +57,12 @@ Stage::~Stage() {
 }
 
 Result<Round> Stage::run() {
-    if (const Status up = setUp(); !up) return up;
+    if (const Status up = open(); !up) return up;
     const std::size_t descriptors = openDescriptors();
     began_ = Clock::now();
     for (const Step& step : scenario_.steps)
         if (const Status done = carryOut(step); !done) return done;
-    const auto well = pumpUntil([this] { return hasRecovered(); }, kRecoveryBound);
+    const auto well = awaitRecovery();
     if (!well) return well.status();
     if (!*well) round_.broken = fmt::format("not well again after {} s", kRecoveryBound.count());
     finish();
@@ -67,9 +71,42 @@ Result<Round> Stage::run() {
     return round_;
 }
 
+Result<bool> Stage::awaitRecovery() {
+    return pumpUntil([this] { return hasRecovered(); }, kRecoveryBound);
+}
+
+void Stage::beginAnother() {
+    fault_at_.reset();
+    healed_at_.reset();
+    round_.recovered.reset();
+}
+
+Status Stage::settle() {
+    for (Peer& peer : peers_) peer.rests = true;
+    const auto idle = pumpUntil(
+        [this] {
+            return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.traffic->oldest(); });
+        },
+        scenario_.deadline + 2 * kDrainBound);
+    return idle.status();  // What is still under way then counts as hung.
+}
+
+Tally Stage::tally() const {
+    Tally sum;
+    for (const Peer& peer : peers_) sum.add(peer.traffic->tally());
+    return sum;
+}
+
+std::optional<Duration> Stage::recovery() const {
+    if (round_.recovered) return round_.recovered;
+    const auto& success = peers_.front().traffic->firstSuccess();
+    if (!healed_at_ || !success) return std::nullopt;
+    return *success - *healed_at_;
+}
+
 // --- the scene -------------------------------------------------------------------------------------------------------
 
-Status Stage::setUp() {
+Status Stage::open() {
     for (const Need need : scenario_.needs) {
         if (need == Need::Network) {
             auto network = Network::create();
@@ -278,6 +315,11 @@ Status Stage::act(const Step& step) {
     if (step.action == "start") return startTarget();
     if (step.action == "initiator") return actOnInitiator(what);
     if (step.action == "storm") return setStorm(what);
+    if (step.action == "open") return what == "stopped" ? openStopped() : refuse();
+    if (step.action == "inject") {
+        const auto injector = session_->engine().faults();
+        return injector ? inject(**injector, what) : injector.status();
+    }
     if (step.action == "redis") {
         const Status has_redis = needs(redis_ != nullptr, "\"redis\"");
         return has_redis ? actOnRedis(what) : has_redis;
@@ -368,6 +410,32 @@ Status Stage::useShortLivedPeers(unsigned count) {
         if (const Status closed = engine.closeSegment(*segment); !closed) return closed;
     }
     return engine.unregisterLocalMemory(scratch->data());
+}
+
+/// It fails, in time; meanwhile the traffic goes on.
+Status Stage::openStopped() {
+    Target::Options options;
+    options.size = options_.traffic.block;
+    options.transport = options_.engine.transport;
+    Target target(options);
+    if (const Status launched = target.launch(); !launched) return launched;
+    if (const Status up = waitUp(target); !up) return up;
+    target.stopWholly();
+    const TimePoint began = Clock::now();
+    auto opening = std::async(std::launch::async, [&] {
+        const auto segment = session_->engine().openSegment(target.segment());
+        return std::make_pair(segment.status(), Clock::now());
+    });
+    const auto done =
+        pumpUntil([&] { return opening.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }, kOpenBound);
+    // What stands still for ever would keep this from its end as well: with the target gone it does not.
+    if (!done || !*done) target.kill();
+    const auto [opened, when] = opening.get();
+    if (!done) return done.status();
+    if (!*done) round_.broken = fmt::format("the open of a stopped target took longer than {} s", kOpenBound.count());
+    if (opened) round_.broken = "a stopped target was opened";
+    round_.opened = when - began;
+    return Status::ok();
 }
 
 Status Stage::setStorm(const std::string& what) {

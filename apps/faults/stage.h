@@ -20,6 +20,7 @@ namespace troupe::apps::faults {
 struct Round {
     std::optional<Duration> detected;   ///< From the fault to the first operation that failed.
     std::optional<Duration> ended;      ///< From the fault until all that was under way at it had ended.
+    std::optional<Duration> opened;     ///< How long the open of a stopped target took to fail.
     std::optional<Duration> recovered;  ///< From the end of the fault to the first operation begun after it, completed.
     double lost = 0;                    ///< Of the throughput, while the fault lasted: 0..1.
     double bystanders_lost = 0;         ///< Of that to the other targets; below 0: they had more.
@@ -42,6 +43,24 @@ class Stage {
     /// The error of what could not be set up or done: not of the engine under test.
     Result<Round> run();
 
+    // --- for those who have steps of their own, one call after the other --------------------------------------------
+
+    /// Sets the scene, and waits until operations complete.
+    Status open();
+    /// Forgets when things broke and were mended: another fault begins.
+    void beginAnother();
+    Status perform(const Step& step) { return carryOut(step); }
+    /// Runs until all is well again. False: it was not in time.
+    Result<bool> awaitRecovery();
+    /// Ends what is under way, within a bound.
+    Status settle();
+    /// Of all traffic so far.
+    Tally tally() const;
+    /// Of the fault that began last.
+    std::optional<Duration> recovery() const;
+    /// A target that nothing happens to; null without bystanders.
+    const Target* bystander() const { return peers_.size() > 1 ? peers_.back().target.get() : nullptr; }
+
   private:
     /// Something traffic runs to.
     struct Peer {
@@ -51,7 +70,6 @@ class Stage {
         bool rests = false;
     };
 
-    Status setUp();
     Status addPeer(unsigned number);
     Status aim(Peer& peer);
     Status pump(TimePoint until);
@@ -63,6 +81,7 @@ class Stage {
     Status startTarget();
     Status actOnInitiator(const std::string& what);
     Status useShortLivedPeers(unsigned count);
+    Status openStopped();
     Status setStorm(const std::string& what);
     Status actOnRedis(const std::string& what);
     Status registerAnew();

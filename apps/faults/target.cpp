@@ -1,5 +1,7 @@
 #include "apps/faults/target.h"
 
+#include <sys/wait.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -52,6 +54,13 @@ void Target::kill() {
     process_->signal(SIGKILL);
     static_cast<void>(process_->wait(kKilled));
     process_.reset();
+}
+
+void Target::stopWholly() {
+    stop();
+    siginfo_t info{};
+    while (::waitid(P_PID, static_cast<id_t>(process_->pid()), &info, WSTOPPED) != 0 && errno == EINTR) {
+    }
 }
 
 Status Target::setFewFiles(bool few) {

@@ -38,8 +38,11 @@ class Target {
     /// Waits a millisecond at most. Once true, segment and memory are known. The process's own error when it ended.
     Result<bool> isUp();
     bool runs() const { return process_.has_value(); }
+    pid_t pid() const { return process_ ? process_->pid() : -1; }
     void kill();
     void stop() { process_->signal(SIGSTOP); }
+    /// The same, and returns when no thread of it runs any more.
+    void stopWholly();
     void proceed() { process_->signal(SIGCONT); }
     /// Leaves it no descriptor but those it has, or as many as before.
     Status setFewFiles(bool few);

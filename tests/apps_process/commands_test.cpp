@@ -153,7 +153,8 @@ TEST(ServeCommand, SaysSoWhenOthersThanThisMachineReachIt) {
 TEST(HelpText, SaysThatTheTargetIsOverwrittenAndFitsATerminal) {
     for (const char* command : {"bench", "verify", "replay"})
         EXPECT_THAT(runTroupe({command, "--help"}).out.substr(0, 120), HasSubstr("overwri")) << command;
-    for (const char* command : {"", "serve", "bench", "verify", "replay", "demo", "segments", "sim", "faults"}) {
+    for (const char* command :
+         {"", "serve", "bench", "verify", "replay", "demo", "segments", "sim", "faults", "soak"}) {
         std::vector<std::string> words = {"--help"};
         if (*command != 0) words.insert(words.begin(), command);
         std::istringstream help(runTroupe(words).out);

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/fault_injector.h"
+#include "base/status.h"
+
+namespace troupe::apps::faults {
+
+/// What "fault inject WHAT" takes, but for "off", and for "one-of-two-paths", which needs an engine that has two.
+const std::vector<std::string>& injections();
+
+/// Breaks the traffic's own engine so, in addition to what is broken already; "off" ends all of it. InvalidArgument
+/// lists what there is.
+Status inject(FaultInjector& faults, const std::string& what);
+
+}  // namespace troupe::apps::faults

@@ -1,0 +1,386 @@
+// The engine's promises where parts of it are broken on purpose, by the fault API as a program uses it.
+
+#include <atomic>
+#include <thread>
+
+#include "base/fault_injector.h"
+#include "metadata/inproc_store.h"
+#include "tests/support/engine_pair.h"
+
+namespace troupe::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+EngineSetup breakable() {
+    EngineSetup setup;
+    setup.config.faults_enabled = true;
+    return setup;
+}
+
+FaultRule first(FaultPoint point, FaultAction action) {
+    FaultRule rule;
+    rule.point = point;
+    rule.action = action;
+    rule.nth = 1;
+    return rule;
+}
+
+FaultRule every(FaultPoint point, FaultAction action) {
+    FaultRule rule;
+    rule.point = point;
+    rule.action = action;
+    rule.fraction = 1;
+    return rule;
+}
+
+/// Two engines that may be broken, and patterns to tell right bytes by.
+class Faults : public ::testing::Test {
+  protected:
+    explicit Faults(const EngineSetup& setup = breakable()) : pair(setup) {
+        pair.local.fillPattern(1);
+        pair.remote.fillPattern(2);
+    }
+
+    FaultInjector& of(TransferEngine& engine) {
+        const auto faults = engine.faults();
+        EXPECT_TRUE(faults) << faults.status().toString();
+        return **faults;
+    }
+    FaultInjector& here() { return of(*pair.a); }
+    FaultInjector& there() { return of(*pair.b); }
+    FaultInjector::RuleId add(FaultInjector& faults, const FaultRule& rule) {
+        const auto id = faults.add(rule);
+        EXPECT_TRUE(id) << id.status().toString();
+        return id ? *id : 0;
+    }
+    std::uint64_t fired(FaultInjector& faults, FaultInjector::RuleId id) {
+        const auto count = faults.count(id);
+        EXPECT_TRUE(count) << count.status().toString();
+        return count ? count->fired : 0;
+    }
+    TransferStatus run(Opcode opcode, milliseconds deadline = kPatience) {
+        TransferRequest request = pair.request(opcode, 0, 0, pair.local.size());
+        request.deadline = Clock::now() + deadline;
+        return runBatch(*pair.a, {request});
+    }
+
+    EnginePair pair;
+};
+
+class FaultsWithChecksums : public Faults {
+  protected:
+    static EngineSetup checked() {
+        EngineSetup setup = breakable();
+        setup.config.tcp_crc = true;
+        return setup;
+    }
+    FaultsWithChecksums() : Faults(checked()) {}
+};
+
+TEST(FaultsOff, AreRefusedUntilTheConfigAllowsThem) {
+    const auto engine = startEngine();
+    const auto faults = engine->faults();
+    expectCode(faults, Code::AccessDenied);
+    EXPECT_NE(faults.status().message().find("faults.enabled"), std::string::npos) << faults.status().message();
+}
+
+// --- posts -------------------------------------------------------------------------------------------------------
+
+TEST_F(Faults, AFailedPostIsSentAgain) {
+    const auto rule = add(here(), first(FaultPoint::Post, FaultAction::Fail));
+    expectCompleted(run(Opcode::Write), pair.local.size());
+    EXPECT_TRUE(pair.remote.holdsPattern(1));
+    EXPECT_EQ(fired(here(), rule), 1u);
+}
+
+TEST_F(Faults, ARefusedPostEndsTheTaskWithItsCode) {
+    FaultRule rule = first(FaultPoint::Post, FaultAction::Fail);
+    rule.code = Code::AccessDenied;
+    rule.retryable = false;
+    add(here(), rule);
+    const TransferStatus status = run(Opcode::Write);
+    expectFailed(status, Code::AccessDenied);
+    EXPECT_NE(status.error.message().find("fault rule"), std::string::npos) << status.error.message();
+}
+
+TEST_F(Faults, PostsThatAllFailEndTheTaskWhenItsRetriesAreUsedUp) {
+    add(here(), every(FaultPoint::Post, FaultAction::Fail));
+    expectFailed(run(Opcode::Read), Code::ConnectionLost);
+    here().clear();
+    expectCompleted(run(Opcode::Read), pair.local.size());
+    EXPECT_TRUE(pair.local.holdsPattern(2));
+}
+
+TEST_F(Faults, ADelayedPostArrivesLater) {
+    FaultRule rule = every(FaultPoint::Post, FaultAction::Delay);
+    rule.delay = milliseconds(50);
+    add(here(), rule);
+    const TimePoint before = Clock::now();
+    expectCompleted(run(Opcode::Write), pair.local.size());
+    EXPECT_GE(Clock::now() - before, milliseconds(50));
+    EXPECT_TRUE(pair.remote.holdsPattern(1));
+}
+
+TEST_F(Faults, APostThatIsDelayedPastItsDeadlineIsNeverMade) {
+    FaultRule rule = every(FaultPoint::Post, FaultAction::Delay);
+    rule.delay = seconds(30);
+    add(here(), rule);
+    const TransferStatus status = run(Opcode::Write, milliseconds(50));
+    EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT) << status.error.toString();
+    EXPECT_TRUE(status.quiesced);
+    here().clear();
+    expectCompleted(run(Opcode::Read), pair.local.size());
+    EXPECT_TRUE(pair.local.holdsPattern(2)) << "the write arrived after its end";
+}
+
+// --- completions -------------------------------------------------------------------------------------------------
+
+TEST_F(Faults, AFailedCompletionIsSentAgain) {
+    const auto rule = add(here(), first(FaultPoint::Completion, FaultAction::Fail));
+    expectCompleted(run(Opcode::Read), pair.local.size());
+    EXPECT_TRUE(pair.local.holdsPattern(2));
+    EXPECT_EQ(fired(here(), rule), 1u);
+}
+
+TEST_F(Faults, ALostCompletionEndsAtItsDeadline) {
+    add(here(), first(FaultPoint::Completion, FaultAction::Lose));
+    const TransferStatus status = run(Opcode::Write, milliseconds(100));
+    EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT) << status.error.toString();
+    EXPECT_TRUE(status.quiesced);
+    expectCompleted(run(Opcode::Write), pair.local.size());
+}
+
+TEST_F(Faults, ALostCompletionEndsWhenItIsCanceled) {
+    add(here(), every(FaultPoint::Completion, FaultAction::Lose));
+    BatchHolder batch(*pair.a, 1);
+    ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
+    ASSERT_TRUE(pair.a->cancelTransfer(batch.id()));
+    const TransferStatus status = batch.wait();
+    EXPECT_EQ(status.s, TransferStatusEnum::CANCELED) << status.error.toString();
+    EXPECT_TRUE(status.quiesced);
+}
+
+TEST_F(Faults, ADelayedCompletionIsSaidLater) {
+    FaultRule rule = every(FaultPoint::Completion, FaultAction::Delay);
+    rule.delay = milliseconds(50);
+    add(here(), rule);
+    const TimePoint before = Clock::now();
+    expectCompleted(run(Opcode::Read), pair.local.size());
+    EXPECT_GE(Clock::now() - before, milliseconds(50));
+    EXPECT_TRUE(pair.local.holdsPattern(2));
+}
+
+TEST_F(Faults, AShareOfPostsAndCompletionsFailsAndEveryByteIsRight) {
+    FaultRule posts = every(FaultPoint::Post, FaultAction::Fail);
+    posts.fraction = 0.1;
+    FaultRule completions = every(FaultPoint::Completion, FaultAction::Fail);
+    completions.fraction = 0.1;
+    const auto rule = add(here(), posts);
+    add(here(), completions);
+    std::vector<TransferRequest> requests;
+    constexpr std::size_t kPiece = 4096;
+    // From the end, so that none is merged with the one before.
+    for (std::size_t at = pair.local.size(); at > 0; at -= kPiece) {
+        requests.push_back(pair.request(Opcode::Write, at - kPiece, at - kPiece, kPiece));
+        requests.back().advise_retry_cnt = 50;
+    }
+    expectCompleted(runBatch(*pair.a, requests), pair.local.size());
+    EXPECT_TRUE(pair.remote.holdsPattern(1));
+    EXPECT_GT(fired(here(), rule), 0u);
+}
+
+// --- paths -------------------------------------------------------------------------------------------------------
+
+TEST_F(Faults, ADroppedPathFailsWhatHasNoOther) {
+    expectCompleted(run(Opcode::Write), pair.local.size());
+    ASSERT_TRUE(here().dropPath("tcp0", seconds(30)));
+    expectFailed(run(Opcode::Write), Code::ConnectionLost);
+    here().clear();
+    expectCompleted(run(Opcode::Write), pair.local.size());
+}
+
+TEST_F(Faults, ADroppedPathIsThereAgainWhenItsTimeIsOver) {
+    expectCompleted(run(Opcode::Write), pair.local.size());
+    ASSERT_TRUE(here().dropPath(pair.b->localSegmentName(), milliseconds(100)));
+    expectCompleted(runUntilCompleted(*pair.a, pair.request(Opcode::Write, 0, 0, pair.local.size())),
+                    pair.local.size());
+}
+
+class FaultsOfTwoPaths : public Faults {
+  protected:
+    static EngineSetup twoLoops() {
+        EngineSetup setup = breakable();
+        setup.config.data_loops = 2;
+        return setup;
+    }
+    FaultsOfTwoPaths() : Faults(twoLoops()) {}
+};
+
+TEST_F(FaultsOfTwoPaths, WhatADroppedPathCarriedGoesOnOverTheOther) {
+    for (int i = 0; i < 4; ++i) expectCompleted(run(Opcode::Write), pair.local.size());
+    std::vector<std::unique_ptr<BatchHolder>> batches;
+    for (int i = 0; i < 16; ++i) {
+        batches.push_back(std::make_unique<BatchHolder>(*pair.a, 1));
+        ASSERT_TRUE(batches.back()->submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
+        if (i == 4) {
+            ASSERT_TRUE(here().dropPath("tcp0", seconds(30)));
+        }
+    }
+    for (const auto& batch : batches) expectCompleted(batch->wait(), pair.local.size());
+    EXPECT_TRUE(pair.remote.holdsPattern(1));
+}
+
+// --- loops -------------------------------------------------------------------------------------------------------
+
+TEST_F(Faults, NothingMovesOnAFrozenLoop) {
+    expectCompleted(run(Opcode::Write), pair.local.size());
+    ASSERT_TRUE(here().freezeLoop(0, seconds(50)));
+    std::atomic<bool> thawed = false;
+    // The loop may be frozen in this thread's hands.
+    std::thread thaw([&] {
+        std::this_thread::sleep_for(milliseconds(100));
+        thawed = true;
+        here().clear();
+    });
+    expectCompleted(run(Opcode::Read), pair.local.size());
+    EXPECT_TRUE(thawed);
+    thaw.join();
+}
+
+TEST_F(Faults, AFrozenEngineEndsInTime) {
+    ASSERT_TRUE(here().freezeLoop(0, seconds(50)));
+    ASSERT_TRUE(here().freezeLoop(FaultInjector::kControlLoop, seconds(50)));
+    expectCode(here().freezeLoop(7, seconds(1)), Code::NotFound);
+    const TimePoint before = Clock::now();
+    const Status ended = pair.a->freeEngine();
+    EXPECT_TRUE(ended) << ended.toString();
+    EXPECT_LT(Clock::now() - before, seconds(45));
+}
+
+// --- payloads ----------------------------------------------------------------------------------------------------
+
+TEST_F(FaultsWithChecksums, ACorruptedByteOfAReadIsFoundAndReadAgain) {
+    const auto rule = add(here(), first(FaultPoint::Payload, FaultAction::Corrupt));
+    expectCompleted(run(Opcode::Read), pair.local.size());
+    EXPECT_EQ(fired(here(), rule), 1u);
+    EXPECT_TRUE(pair.local.holdsPattern(2));
+}
+
+TEST_F(FaultsWithChecksums, ACorruptedByteOfAWriteIsFoundAndWrittenAgain) {
+    const auto rule = add(there(), first(FaultPoint::Payload, FaultAction::Corrupt));
+    expectCompleted(run(Opcode::Write), pair.local.size());
+    EXPECT_EQ(fired(there(), rule), 1u);
+    EXPECT_TRUE(pair.remote.holdsPattern(1));
+}
+
+TEST_F(FaultsWithChecksums, BytesThatAreCorruptedEveryTimeAreAnError) {
+    add(here(), every(FaultPoint::Payload, FaultAction::Corrupt));
+    expectFailed(run(Opcode::Read), Code::ChecksumMismatch);
+}
+
+TEST_F(Faults, WithoutChecksumsACorruptedByteIsNotSeen) {
+    const auto rule = add(here(), first(FaultPoint::Payload, FaultAction::Corrupt));
+    expectCompleted(run(Opcode::Read), pair.local.size());
+    EXPECT_EQ(fired(here(), rule), 1u);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < pair.local.size(); ++i) wrong += pair.local.data()[i] != pair.remote.data()[i] ? 1 : 0;
+    EXPECT_EQ(wrong, 1u);
+}
+
+// --- control frames ----------------------------------------------------------------------------------------------
+
+TEST_F(Faults, WithoutPingsAProbeTimesOut) {
+    FaultRule rule = every(FaultPoint::ControlFrame, FaultAction::Lose);
+    rule.where = "Ping";
+    add(here(), rule);
+    expectCode(pair.a->probePeerAliveByID(pair.segment, milliseconds(50)), Code::Timeout);
+    here().clear();
+    const Status alive = pair.a->probePeerAliveByID(pair.segment, kPatience);
+    EXPECT_TRUE(alive) << alive.toString();
+}
+
+TEST_F(Faults, ADelayedPongAnswersAProbeLater) {
+    FaultRule rule = first(FaultPoint::ControlFrame, FaultAction::Delay);
+    rule.where = "Pong";
+    rule.delay = milliseconds(200);
+    const auto id = add(there(), rule);
+    const Status alive = pair.a->probePeerAliveByID(pair.segment, kPatience);
+    EXPECT_TRUE(alive) << alive.toString();
+    EXPECT_EQ(fired(there(), id), 1u);
+}
+
+TEST_F(Faults, AFailedControlFrameEndsTheConnectionAndThePeerIsFoundAgain) {
+    FaultRule rule = first(FaultPoint::ControlFrame, FaultAction::Fail);
+    rule.where = "Ping";
+    const auto id = add(here(), rule);
+    const TimePoint limit = Clock::now() + kPatience;
+    Status alive(Code::Timeout, "not asked");
+    while ((!alive || fired(here(), id) == 0) && Clock::now() < limit)
+        alive = pair.a->probePeerAliveByID(pair.segment, milliseconds(500));
+    EXPECT_TRUE(alive) << alive.toString();
+    EXPECT_EQ(fired(here(), id), 1u);
+    expectCompleted(runUntilCompleted(*pair.a, pair.request(Opcode::Write, 0, 0, pair.local.size())),
+                    pair.local.size());
+}
+
+// --- store calls -------------------------------------------------------------------------------------------------
+
+class FaultsOfAStore : public ::testing::Test {
+  protected:
+    std::unique_ptr<TransferEngine> make() {
+        EngineOptions options;
+        options.config = breakable().config;
+        options.config.open_timeout = milliseconds(500);
+        options.log = makeSilentLogger();
+        options.inproc_store = [this] { return std::make_unique<InprocStore>(directory_); };
+        return std::make_unique<TransferEngine>(std::move(options));
+    }
+    static FaultRule call(FaultAction action, const std::string& where) {
+        FaultRule rule = first(FaultPoint::StoreCall, action);
+        rule.where = where;
+        rule.code = Code::AccessDenied;
+        return rule;
+    }
+
+  private:
+    const std::shared_ptr<InprocDirectory> directory_ = std::make_shared<InprocDirectory>();
+};
+
+TEST_F(FaultsOfAStore, AFailedPublishIsWhatInitSays) {
+    const auto engine = make();
+    // There is one when the transport of this host is installed, and another at the end.
+    FaultRule publish = call(FaultAction::Fail, "publish a");
+    publish.nth = 0;
+    publish.fraction = 1;
+    ASSERT_TRUE((*engine->faults())->add(publish));
+    const Status started = engine->init("inproc://", "a", "127.0.0.1");
+    expectCode(started, Code::AccessDenied);
+    EXPECT_NE(started.message().find("store call: publish a"), std::string::npos) << started.message();
+}
+
+TEST_F(FaultsOfAStore, AFailedResolveIsWhatOpenSaysAndTheNextSucceeds) {
+    const auto a = make();
+    const auto b = make();
+    ASSERT_TRUE(a->init("inproc://", "a", "127.0.0.1"));
+    ASSERT_TRUE(b->init("inproc://", "b", "127.0.0.1"));
+    ASSERT_TRUE((*a->faults())->add(call(FaultAction::Fail, "resolve b")));
+    expectCode(a->openSegment("b"), Code::AccessDenied);
+    const auto opened = a->openSegment("b");
+    EXPECT_TRUE(opened) << opened.status().toString();
+}
+
+TEST_F(FaultsOfAStore, AResolveThatTakesTooLongIsATimeout) {
+    const auto a = make();
+    const auto b = make();
+    ASSERT_TRUE(a->init("inproc://", "a", "127.0.0.1"));
+    ASSERT_TRUE(b->init("inproc://", "b", "127.0.0.1"));
+    FaultRule slow = call(FaultAction::Delay, "resolve b");
+    slow.delay = seconds(30);
+    ASSERT_TRUE((*a->faults())->add(slow));
+    expectCode(a->openSegment("b"), Code::Timeout);
+}
+
+}  // namespace
+}  // namespace troupe::test
