@@ -280,8 +280,10 @@ TEST_F(CudaDeviceTest, AContextThatIsLostInMidCopyIsFoundByItsEvent) {
     {
         HostMemory pinned = must(gpu(0).allocateHost(4096));
         control.lose(0, api::Result::IllegalAddress, 1);
+        control.hold(true);  // Not before all have begun.
         for (int copy = 0; copy < 3; ++copy) must(gpu(0).copy(stream, pinned.get(), pinned.get() + 2048, 100));
         must(gpu(0).record(event, stream));
+        control.hold(false);
         Result<bool> done = gpu(0).isDone(event);
         while (done && !*done) done = gpu(0).isDone(event);
         EXPECT_EQ(done.status().code(), Code::DeviceLost);

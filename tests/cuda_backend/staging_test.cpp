@@ -203,9 +203,12 @@ TEST_F(Staging, ALossOfTheGpuEndsEveryCopyAndIsSaid) {
     control.lose(0, api::Result::IllegalAddress, 1);
     StagedSource source(*ring, {memory.get(), 100 * kChunk}, 2);
     StagedSink sink(*ring, {memory.get(), 2 * kChunk});
+    // Not before all have begun.
+    control.hold(true);
     must(source.advance());
     const auto room = sink.room();
-    sink.commit(room.size()).isOk();
+    must(sink.commit(room.size()));
+    control.hold(false);
     while (ring->hasWork()) ring->poll();
     EXPECT_EQ(source.advance().code(), Code::DeviceLost);
     EXPECT_TRUE(source.ready().empty());
