@@ -19,6 +19,7 @@ class FaultyNic final : public Nic {
     /// `faults` outlives this.
     FaultyNic(std::unique_ptr<Nic> nic, FaultInjector& faults);
 
+    Status shut() override { return nic_->shut(); }
     const NicInfo& info() const override { return nic_->info(); }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
     void updatePeer(PathId path, std::shared_ptr<const Peer> peer) override;
