@@ -58,9 +58,10 @@ class RedisOutage : public testing::Test {
         const long regions = static_cast<long>(1 + pair.more.size());
         ASSERT_TRUE(eventually([&] { return regionsStored(after()) == regions; }))
             << "published: " << regionsStored(after());
+        ASSERT_TRUE(eventually([&] { return after().command({"EXISTS", "mooncake/ram/client"}) == "1"; }));
         const long long published_ms = millisecondsSince(back);
         ASSERT_TRUE(eventually([&] { return pair.regionsSeen() == static_cast<std::size_t>(regions); }))
-            << "a missed change is looked up after the return";
+            << "a missed change is looked up after the return; nobody but the store tells of it";
         const long long watched_ms = millisecondsSince(back);
         // The watch itself: the next change is heard with nobody asking.
         pair.registerMore();

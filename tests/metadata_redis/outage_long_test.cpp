@@ -7,10 +7,7 @@ class RedisOutageLong : public RedisOutage {};
 
 TEST_F(RedisOutageLong, StoppedForTwentySecondsWithTheDefaultSettings) {
     RedisServer server;
-    Config config;
-    config.data_loops = 1;
-    config.transfer_timeout = std::chrono::milliseconds(kPatience);
-    RedisPair pair(server.uri(), config);
+    RedisPair pair(server.uri(), pairConfig());
     endure(pair,
            {"SIGSTOP for 20 s",
             [&] { server.stop(); },

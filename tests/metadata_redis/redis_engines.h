@@ -12,11 +12,21 @@
 
 namespace troupe::test {
 
-/// Settings with which trouble is found sooner than in production, so that tests of it do not take longer than it.
-inline Config redisConfig() {
+/// Both engines are of one process and go by TCP, and only the store tells one what the other changed: the control
+/// connection would ask for it at each keepalive.
+inline Config pairConfig() {
     Config config;
     config.data_loops = 1;
+    config.host_peers = false;
+    config.keepalive_interval = std::chrono::hours(1);
+    config.keepalive_timeout = std::chrono::hours(1);
     config.transfer_timeout = std::chrono::milliseconds(kPatience);
+    return config;
+}
+
+/// And with trouble found sooner than in production, so that tests of it do not take longer than it.
+inline Config redisConfig() {
+    Config config = pairConfig();
     config.redis_connect_timeout = std::chrono::milliseconds(600);
     config.redis_command_timeout = std::chrono::milliseconds(1000);
     config.redis_keepalive_interval = std::chrono::milliseconds(400);
@@ -52,7 +62,10 @@ class RedisPair {
         EXPECT_TRUE(b->registerLocalMemory(remote.data(), remote.size()));
         const auto opened = a->openSegment("server");
         EXPECT_TRUE(opened) << opened.status().toString();
-        if (opened) segment = *opened;
+        if (!opened) return;
+        segment = *opened;
+        const auto route = a->explainSegment(segment);
+        EXPECT_TRUE(route && route->transport == "tcp") << (route ? route->toString() : route.status().toString());
     }
 
     /// Microseconds that a small write took; it must complete.
