@@ -310,7 +310,10 @@ TEST_F(RedisStoreTest, ANameLostDuringAnOutageIsComplainedAboutAndComesBack) {
     EXPECT_TRUE(
         runUntil([&] { return logged_.str().find("held by incarnation " + id_two_.toString()) != std::string::npos; }));
     EXPECT_EQ(server_.command({"GET", "mooncake/ram/a"}), theirs);
-    EXPECT_TRUE(runUntil([&] { return resolve(*two_, "a")->incarnation == id_one_; })) << "its lease has ended";
+    EXPECT_TRUE(runUntil([&] {
+        const auto found = resolve(*two_, "a");
+        return found && found->incarnation == id_one_;
+    })) << "its lease has ended";
 }
 
 TEST_F(RedisStoreTest, ADatabaseAndAPrefixKeepFleetsApart) {
