@@ -12,18 +12,6 @@ namespace {
 constexpr std::uint32_t kMagic = 0x4d445254;  // "TRDM"
 constexpr std::uint16_t kFlagFence = 1;
 
-void put(std::byte*& at, const Incarnation& incarnation) {
-    std::memcpy(at, incarnation.bytes.data(), incarnation.bytes.size());
-    at += incarnation.bytes.size();
-}
-
-Incarnation takeIncarnation(const std::byte*& at) {
-    Incarnation incarnation;
-    std::memcpy(incarnation.bytes.data(), at, incarnation.bytes.size());
-    at += incarnation.bytes.size();
-    return incarnation;
-}
-
 Status bad(const std::string& what) { return {Code::ProtocolError, "rdma handshake: " + what}; }
 
 /// Checks length, magic and version; `at` is behind them.

@@ -2,6 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+
+#include "base/incarnation.h"
 
 namespace troupe::verbs {
 
@@ -18,6 +21,18 @@ Number take(const std::byte*& at) {
     for (std::size_t i = 0; i < sizeof value; ++i)
         value = static_cast<Number>(value | static_cast<Number>(*at++) << (8 * i));
     return value;
+}
+
+inline void put(std::byte*& at, const Incarnation& incarnation) {
+    std::memcpy(at, incarnation.bytes.data(), incarnation.bytes.size());
+    at += incarnation.bytes.size();
+}
+
+inline Incarnation takeIncarnation(const std::byte*& at) {
+    Incarnation incarnation;
+    std::memcpy(incarnation.bytes.data(), at, incarnation.bytes.size());
+    at += incarnation.bytes.size();
+    return incarnation;
 }
 
 }  // namespace troupe::verbs

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "verbs_backend/little_endian.h"
+
 namespace troupe::verbs {
 
 namespace {
@@ -14,30 +16,7 @@ constexpr std::size_t kTagBytes = 8;
 constexpr std::size_t kSignedBytes = kGreetingBytes - kTagBytes;
 constexpr unsigned kCandidateBits = 16;
 
-template <class Number>
-void put(std::byte* at, Number value) {
-    for (std::size_t i = 0; i < sizeof value; ++i) at[i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
-}
-
-template <class Number>
-Number take(const std::byte* at) {
-    Number value = 0;
-    for (std::size_t i = 0; i < sizeof value; ++i)
-        value = static_cast<Number>(value | static_cast<Number>(static_cast<Number>(at[i]) << (8 * i)));
-    return value;
-}
-
-void put(std::byte* at, const Incarnation& incarnation) {
-    std::copy_n(reinterpret_cast<const std::byte*>(incarnation.bytes.data()), incarnation.bytes.size(), at);
-}
-
 std::uint64_t ticketOf(const Greeting& greeting) { return greeting.attempt << kCandidateBits | greeting.candidate; }
-
-Incarnation takeIncarnation(const std::byte* at) {
-    Incarnation incarnation;
-    std::copy_n(at, incarnation.bytes.size(), reinterpret_cast<std::byte*>(incarnation.bytes.data()));
-    return incarnation;
-}
 
 }  // namespace
 
@@ -49,19 +28,21 @@ Result<std::array<std::byte, kGreetingBytes>> sealGreeting(const Greeting& greet
     if (greeting.attempt >> (64 - kCandidateBits) != 0)
         return Status(Code::InvalidArgument, "with a cluster key rdma has 2^48 attempts at most");
     std::array<std::byte, kGreetingBytes> bytes{};
-    put(bytes.data(), greeting.fence ? kSealedFenceMagic : kSealedMagic);
-    put(bytes.data() + 4, static_cast<std::uint16_t>(greeting.nic));
-    put(bytes.data() + 6, static_cast<std::uint16_t>(greeting.lane));
-    put(bytes.data() + 8, greeting.initiator);
-    put(bytes.data() + 24, greeting.target);
-    put(bytes.data() + 40, ticketOf(greeting));
+    std::byte* at = bytes.data();
+    put(at, greeting.fence ? kSealedFenceMagic : kSealedMagic);
+    put(at, static_cast<std::uint16_t>(greeting.nic));
+    put(at, static_cast<std::uint16_t>(greeting.lane));
+    put(at, greeting.initiator);
+    put(at, greeting.target);
+    put(at, ticketOf(greeting));
     const Proof proof = auth->prove(AuthRole::Initiator, kProtocol, {std::span(bytes).first(kSignedBytes)});
     std::copy_n(proof.begin(), kTagBytes, bytes.begin() + kSignedBytes);
     return bytes;
 }
 
 Result<Greeting> openGreeting(std::span<const std::byte> bytes, const std::shared_ptr<const ClusterAuth>& auth) {
-    const std::uint32_t magic = bytes.size() >= kGreetingBytes ? take<std::uint32_t>(bytes.data()) : 0;
+    const std::byte* at = bytes.data();
+    const std::uint32_t magic = bytes.size() >= kGreetingBytes ? take<std::uint32_t>(at) : 0;
     const bool sealed = magic == kSealedMagic || magic == kSealedFenceMagic;
     if (!hasKey(auth)) {
         if (!sealed) return decodeGreeting(bytes);
@@ -80,11 +61,11 @@ Result<Greeting> openGreeting(std::span<const std::byte> bytes, const std::share
         return otherKey("this engine");
     }
     Greeting greeting;
-    greeting.nic = take<std::uint16_t>(bytes.data() + 4);
-    greeting.lane = take<std::uint16_t>(bytes.data() + 6);
-    greeting.initiator = takeIncarnation(bytes.data() + 8);
-    greeting.target = takeIncarnation(bytes.data() + 24);
-    const auto ticket = take<std::uint64_t>(bytes.data() + 40);
+    greeting.nic = take<std::uint16_t>(at);
+    greeting.lane = take<std::uint16_t>(at);
+    greeting.initiator = takeIncarnation(at);
+    greeting.target = takeIncarnation(at);
+    const auto ticket = take<std::uint64_t>(at);
     greeting.candidate = static_cast<std::uint16_t>(ticket);
     greeting.attempt = ticket >> kCandidateBits;
     greeting.fence = magic == kSealedFenceMagic;
