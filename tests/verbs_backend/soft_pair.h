@@ -53,6 +53,13 @@ struct SoftPair {
         }
         return requests;
     }
+    /// Posts that many requests, which stay where they are until hold(false). How many the Nic took.
+    std::size_t postHeld(std::size_t count) {
+        soft->hold(true);
+        const std::size_t posted = nic().post(path, many(count));
+        nic().poll(Clock::now(), a.sweep);
+        return posted;
+    }
     void expectWorks() {
         const auto limit = Clock::now() + 30s;
         do {

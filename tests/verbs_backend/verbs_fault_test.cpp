@@ -45,9 +45,7 @@ TEST(VerbsFault, TheCompletionQueueNeverOverrunsHoweverManyLanes) {
 TEST(VerbsFault, HeldWorkEndsQuiescedByAResetThatFlushesIt) {
     SoftPair pair;
     pair.expectWorks();
-    pair.soft->hold(true);
-    const std::size_t posted = pair.nic().post(pair.path, pair.many(100));
-    pair.nic().poll(Clock::now(), pair.a.sweep);
+    const std::size_t posted = pair.postHeld(100);
     pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
     ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
     EXPECT_EQ(pair.a.sweep.failed.size(), posted);
@@ -63,9 +61,7 @@ TEST(VerbsFault, HeldWorkEndsQuiescedByAResetThatFlushesIt) {
 TEST(VerbsFault, LostFlushCompletionsAreMadeUpForByDestroyingThePair) {
     SoftPair pair;
     pair.expectWorks();
-    pair.soft->hold(true);
-    const std::size_t posted = pair.nic().post(pair.path, pair.many(100));
-    pair.nic().poll(Clock::now(), pair.a.sweep);
+    const std::size_t posted = pair.postHeld(100);
     pair.soft->loseCompletions(1000);
     pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
     ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
@@ -78,9 +74,7 @@ TEST(VerbsFault, LostFlushCompletionsAreMadeUpForByDestroyingThePair) {
 TEST(VerbsFault, WhatCannotEvenBeDestroyedIsReportedAsNotQuiesced) {
     SoftPair pair;
     pair.expectWorks();
-    pair.soft->hold(true);
-    const std::size_t posted = pair.nic().post(pair.path, pair.many(10));
-    pair.nic().poll(Clock::now(), pair.a.sweep);
+    const std::size_t posted = pair.postHeld(10);
     pair.soft->loseCompletions(1000);
     pair.soft->fail("destroyQp", EIO, 1000000);  // At both ends.
     pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
@@ -103,9 +97,7 @@ TEST(VerbsFault, WhatCannotEvenBeDestroyedIsReportedAsNotQuiesced) {
 TEST(VerbsFault, WhatIsDestroyedAtLastIsTheProofThatWasMissing) {
     SoftPair pair;
     pair.expectWorks();
-    pair.soft->hold(true);
-    const std::size_t posted = pair.nic().post(pair.path, pair.many(10));
-    pair.nic().poll(Clock::now(), pair.a.sweep);
+    const std::size_t posted = pair.postHeld(10);
     pair.soft->loseCompletions(1000);
     pair.soft->fail("destroyQp", EIO, 1000000);
     pair.nic().resetPath(pair.path, {Code::Timeout, "the deadline passed"});
@@ -162,10 +154,8 @@ TEST(VerbsFault, EveryCallThatMakesAPairMayFailAndTheNextTryWorks) {
                 pair.run(pair.many(20));
                 EXPECT_EQ(endedIn(pair.a.sweep), 20u);
                 for (const Failure& failure : pair.a.sweep.failed) EXPECT_TRUE(failure.quiesced);
-                pair.soft->hold(true);
                 pair.a.sweep.clear();
-                const std::size_t posted = pair.nic().post(pair.path, pair.many(20));
-                pair.nic().poll(Clock::now(), pair.a.sweep);
+                const std::size_t posted = pair.postHeld(20);
                 pair.nic().resetPath(pair.path, {Code::Canceled, "no longer wanted"});
                 ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
                 pair.soft->hold(false);
@@ -192,9 +182,7 @@ TEST(VerbsFault, ARefusedKeyFailsItsRequestForGoodAndTheOthersForNow) {
 TEST(VerbsFault, APortThatGoesDownAndComesBack) {
     SoftPair pair;
     pair.expectWorks();
-    pair.soft->hold(true);
-    const std::size_t posted = pair.nic().post(pair.path, pair.many(100));
-    pair.nic().poll(Clock::now(), pair.a.sweep);
+    const std::size_t posted = pair.postHeld(100);
     pair.soft->setPort("s0", false);
     ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
     for (const Failure& failure : pair.a.sweep.failed) {
@@ -210,9 +198,7 @@ TEST(VerbsFault, ASuccessorEndsItsPredecessorBeforeItIsAnswered) {
     SoftPair pair;
     pair.expectWorks();
     for (int round = 0; round < 20; ++round) {
-        pair.soft->hold(true);
-        const std::size_t posted = pair.nic().post(pair.path, pair.many(10));
-        pair.nic().poll(Clock::now(), pair.a.sweep);
+        const std::size_t posted = pair.postHeld(10);
         pair.nic().resetPath(pair.path, {Code::Canceled, "no longer wanted"});
         ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
         pair.soft->hold(false);
