@@ -89,6 +89,32 @@ std::uint64_t reserve(State& state, std::uint64_t bytes) {
 
 void giveBack(State& state, std::uint64_t base) { state.freed[state.reservations.at(base)].push_back(base); }
 
+namespace {
+
+/// Memory of the host that the driver knows from now on.
+void know(State& state, Mapping::Kind kind, std::uint64_t base, std::uint64_t bytes, ContextObject* context) {
+    Mapping mapping;
+    mapping.kind = kind;
+    mapping.base = base;
+    mapping.bytes = bytes;
+    mapping.device = context->device;
+    mapping.context = context;
+    mapping.id = state.next_id++;
+    state.mappings[base] = mapping;
+}
+
+/// Whole pages of the host; its address, or 0.
+std::uint64_t knowNewPages(State& state, Mapping::Kind kind, std::size_t bytes, ContextObject* context) {
+    const std::uint64_t length = roundUp(bytes, 4096);
+    void* const mapped = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return 0;
+    const auto base = reinterpret_cast<std::uint64_t>(mapped);
+    know(state, kind, base, length, context);
+    return base;
+}
+
+}  // namespace
+
 }  // namespace troupe::fake_cuda
 
 namespace troupe::cuda::api {
@@ -146,18 +172,9 @@ Result cuMemFree_v2(DevicePtr memory) {
 Result cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
     TROUPE_ENTER_CONTEXT("cuMemHostAlloc")
     if (bytes == 0) return Result::InvalidValue;
-    const std::uint64_t length = fake_cuda::roundUp(bytes, 4096);
-    void* mapped = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) return Result::OutOfMemory;
-    Mapping mapping;
-    mapping.kind = Mapping::Kind::Pinned;
-    mapping.base = reinterpret_cast<std::uint64_t>(mapped);
-    mapping.bytes = length;
-    mapping.device = context->device;
-    mapping.context = context;
-    mapping.id = state.next_id++;
-    state.mappings[mapping.base] = mapping;
-    *memory = mapped;
+    const std::uint64_t base = fake_cuda::knowNewPages(state, Mapping::Kind::Pinned, bytes, context);
+    if (base == 0) return Result::OutOfMemory;
+    *memory = reinterpret_cast<void*>(base);
     return Result::Success;
 }
 
@@ -178,14 +195,7 @@ Result cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
     const auto base = reinterpret_cast<std::uint64_t>(memory);
     if (bytes == 0 || base == 0) return Result::InvalidValue;
     if (!state.isPageable(base, bytes)) return Result::HostMemoryAlreadyRegistered;
-    Mapping mapping;
-    mapping.kind = Mapping::Kind::Registered;
-    mapping.base = base;
-    mapping.bytes = bytes;
-    mapping.device = context->device;
-    mapping.context = context;
-    mapping.id = state.next_id++;
-    state.mappings[base] = mapping;
+    fake_cuda::know(state, Mapping::Kind::Registered, base, bytes, context);
     return Result::Success;
 }
 
@@ -202,18 +212,9 @@ Result cuMemHostUnregister(void* memory) {
 Result cuMemAllocManaged(DevicePtr* memory, std::size_t bytes, unsigned flags) {
     TROUPE_ENTER_CONTEXT("cuMemAllocManaged")
     if (bytes == 0 || flags != kMemAttachGlobal) return Result::InvalidValue;
-    const std::uint64_t length = fake_cuda::roundUp(bytes, 4096);
-    void* mapped = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) return Result::OutOfMemory;
-    Mapping mapping;
-    mapping.kind = Mapping::Kind::Managed;
-    mapping.base = reinterpret_cast<std::uint64_t>(mapped);
-    mapping.bytes = length;
-    mapping.device = context->device;
-    mapping.context = context;
-    mapping.id = state.next_id++;
-    *memory = mapping.base;
-    state.mappings[mapping.base] = mapping;
+    const std::uint64_t base = fake_cuda::knowNewPages(state, Mapping::Kind::Managed, bytes, context);
+    if (base == 0) return Result::OutOfMemory;
+    *memory = base;
     return Result::Success;
 }
 
