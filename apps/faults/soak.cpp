@@ -193,8 +193,8 @@ Soak::Episode Soak::draw(Kind kind) {
                    broken("memory unregistered", "storm unregister", "storm off", 100, 800),
                    {"short-lived peers", {pause(50, 300), "fault peers 2", "heal start", pause(50, 300)}},
                    {"initiator killed",
-                    {pause(50, 300), "fault initiator start", pause(100, 600), "fault initiator kill", "heal start",
-                     pause(50, 300)}}};
+                    {pause(50, 300), "fault initiator start", pause(100, 600), "fault initiator kill", pause(50, 200),
+                     "heal start", pause(50, 300)}}};
             break;
         case Kind::Network:
             all = {broken("connections reset", "reset on", "reset off", 50, 300),

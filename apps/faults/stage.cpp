@@ -350,6 +350,8 @@ Status Stage::act(const Step& step) {
 Status Stage::startTarget() {
     Peer& victim = peers_.front();
     if (!victim.target->runs()) {
+        // What it serves before it is aimed at anew comes from its new memory.
+        victim.traffic->forget();
         if (const Status launched = victim.target->launch(); !launched) return launched;
         if (const Status up = waitUp(*victim.target); !up) return up;
         if (const Status aimed = aim(victim); !aimed) return aimed;

@@ -66,6 +66,11 @@ Traffic::~Traffic() {
 void Traffic::aim(SegmentID segment, const ByteRange& remote) {
     segment_ = segment;
     remote_ = remote;
+    forget();
+}
+
+void Traffic::forget() {
+    ++life_;
     for (Block& block : blocks_) block.seeds.clear();
 }
 
@@ -115,6 +120,7 @@ bool Traffic::begin(TimePoint now) {
         fillPayload(operation.buffer, operation.seed, 0);
     else
         std::fill(operation.buffer.begin(), operation.buffer.end(), kPoison);
+    operation.life = life_;
     operation.begun = now;
     operation.deadline =
         now + (storm_ == Storm::Deadlines ? Duration(std::chrono::microseconds(random_.below(kStormDeadlineUs)))
@@ -170,7 +176,7 @@ void Traffic::onCompleted(const Operation& operation, TimePoint now) {
     tally_.bytes += options_.block;
     if (operation.begun >= healed_at_ && !first_success_) first_success_ = now;
     check(operation);
-    if (operation.write) operation.block->seeds = {operation.seed};
+    if (operation.write && operation.life == life_) operation.block->seeds = {operation.seed};
     free_.push_back(operation.buffer);
 }
 
@@ -195,6 +201,7 @@ void Traffic::check(const Operation& operation) {
         if (checkPayload(operation.buffer, operation.seed, 0)) wrong("the source of a write was changed");
         return;
     }
+    if (operation.life != life_) return;
     // Each byte is of one of the streams.
     agrees_.assign(options_.block, false);
     for (const std::uint64_t seed : operation.block->seeds) {

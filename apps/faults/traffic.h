@@ -59,6 +59,9 @@ class Traffic {
 
     /// Where the target's memory is (now). What it holds is unknown.
     void aim(SegmentID segment, const ByteRange& remote);
+    /// What the target's memory holds is unknown from now on, and operations under way may be served by what it held or
+    /// by what it will hold: before a target is started again.
+    void forget();
     std::uint32_t blocks() const { return static_cast<std::uint32_t>(blocks_.size()); }
 
     /// Takes in what has ended, and begins as much as there is room for. Waits for nothing.
@@ -91,6 +94,7 @@ class Traffic {
         Block* block = nullptr;
         std::span<std::byte> buffer;
         std::uint64_t seed = 0;
+        std::uint64_t life = 0;  ///< Of the memory it was begun for.
         bool write = false;
         bool is_canceled = false;
         bool is_hung = false;
@@ -123,6 +127,7 @@ class Traffic {
     std::vector<bool> agrees_;         ///< Scratch.
     Storm storm_ = Storm::None;
     std::uint64_t writes_ = 0;
+    std::uint64_t life_ = 0;  ///< Counts how often what is known of the memory was forgotten.
     TimePoint refused_until_{};
     Tally tally_;
     TimePoint fault_at_ = kForever;

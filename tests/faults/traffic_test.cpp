@@ -73,6 +73,20 @@ TEST_F(TrafficTest, AfterAFailedWriteABlockMayHoldEitherButNothingElse) {
     EXPECT_GT(tally().failed.at("Canceled"), 0u);
 }
 
+TEST_F(TrafficTest, WhatIsUnderWayWhenTheMemoryIsForgottenIsNotJudgedByIt) {
+    for (int round = 0; round < 50; ++round) {
+        const auto before = tally().completed;
+        runUntil([&] { return tally().completed >= before + 40; });
+        traffic_->step(Clock::now());
+        // As another process with its own memory at the same place would.
+        traffic_->forget();
+        std::fill_n(pair_.remote.data(), pair_.remote.size(), std::byte{0});
+        settle();
+    }
+    EXPECT_EQ(tally().wrong, 0u) << tally().first_wrong;
+    EXPECT_EQ(tally().failures() + tally().refused, 0u);
+}
+
 TEST_F(TrafficTest, SeesABufferThatIsTouchedAfterItsEnd) {
     // Nothing of this is registered there, so all of it fails, and the buffers rest.
     traffic_->aim(pair_.segment, {pair_.remote.address(0) + pair_.remote.size(), pair_.remote.size()});
