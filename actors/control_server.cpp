@@ -92,8 +92,8 @@ void ControlServer::acceptAll() {
         options.max_queued_bytes = settings_.max_descriptor_bytes + kSmallFramesRoom;
         const std::weak_ptr<Client> weak = client;
         ControlChannelHandlers handlers;
-        handlers.onFrame = [this, weak](ControlFrame frame) {
-            if (const auto self = weak.lock()) onFrame(self, std::move(frame));
+        handlers.onFrame = [this, weak](const ControlFrame& frame) {
+            if (const auto self = weak.lock()) onFrame(self, frame);
         };
         handlers.onClosed = [this, weak](const Status& why) {
             const auto self = weak.lock();
