@@ -28,31 +28,43 @@ namespace troupe {
 
 // --- caller -> SegmentDirectory ----------------------------------------------------------------------------------
 
+/// Open the segment of this name; kLocalSegmentID for the engine's own under any spelling. Answered at once where it is
+/// open already, else when its owner is described and how it is reached is known. InvalidArgument: the name is empty,
+/// too long, or with p2p no host:port. CapacityExceeded: too many are open. NotFound: the store has none of this name.
+/// Timeout: the deadline passed. Canceled: the engine ends. Else why the first attempt to reach or understand the owner
+/// failed: ConnectionRefused, ProtocolError, AccessDenied, StaleIncarnation and so on.
 struct OpenSegment {
     std::string name;
     TimePoint deadline;
     std::function<void(Result<SegmentID>)> reply;
 };
 
+/// Take one OpenSegment back; with the last the peer is forgotten, and its tasks end as CANCELED. Answered in place, Ok
+/// for kLocalSegmentID, which stays open. StaleHandle: not open.
 struct CloseSegment {
     SegmentID segment = kInvalidSegmentID;
     std::function<void(Status)> reply;
 };
 
-/// Fetch the descriptor of one open segment anew, or of all (an empty name).
+/// Fetch the descriptor of one open segment anew, or of all (an empty name). Answered when the last has come, with the
+/// first error: Timeout at the deadline, StaleHandle when it was closed meanwhile, else why it could not be fetched. At
+/// once for the own segment; so is NotFound, no segment of that name is open.
 struct SyncSegments {
     std::string name;
     TimePoint deadline;
     std::function<void(Status)> reply;
 };
 
+/// Have the peer's control server answer a ping: Ok as soon as it has, at once for kLocalSegmentID. Timeout: not before
+/// the deadline. PeerDown: there is no connection to it, or it ended meanwhile (StaleIncarnation: because another
+/// incarnation answers). StaleHandle: the segment is not open. CapacityExceeded: too many probes of it are out.
 struct ProbePeer {
     SegmentID segment = kInvalidSegmentID;
     TimePoint deadline;
     std::function<void(Status)> reply;
 };
 
-/// How a segment is reached.
+/// How a segment is reached, from what is known: answered in place. StaleHandle: it is not open.
 struct ExplainSegment {
     SegmentID segment = kInvalidSegmentID;
     /// The workers that carried a task, as in Task::workers: the answer names their Nics. None: it is about the
@@ -86,6 +98,8 @@ struct AskPeer {
 
 // --- ControlServer -> SegmentDirectory ---------------------------------------------------------------------------
 
+/// A peer asked for our descriptor. Answered in place, without an error: what is registered and installed by then. The
+/// text is made once for a version, and shared by all who ask for it.
 struct DescribeLocal {
     std::uint64_t known_version = 0;  ///< 0: no version is known.
     /// Encoded JSON (null: unchanged since `known_version`) and the current version.
@@ -113,7 +127,7 @@ struct ConnectPeer {};
 /// Directory -> monitor: fetch the descriptor; the answer comes as PeerDescribed.
 struct FetchDescriptor {};
 
-/// Directory -> monitor.
+/// Directory -> monitor: answer as to ProbePeer, of which this is the second half.
 struct PingPeer {
     TimePoint deadline;
     std::function<void(Status)> reply;
@@ -151,13 +165,18 @@ struct InstalledTransport {
     std::vector<std::string> nics;  ///< Names of the workers' Nics, in their order.
 };
 
-/// Engine -> supervisor: start workers for the transport's Nics and let peers use them.
+/// Engine -> supervisor: start workers for the transport's Nics and let peers use them. Answered, without an error,
+/// once directory and trackers know them. Canceled: the engine ends.
 struct InstallTransport {
     std::shared_ptr<Transport> transport;
     int preference = 0;
     std::function<void(Status)> reply;
 };
 
+/// Engine -> supervisor: take back what peers hold by this transport, for at most `unregister_timeout`, then end its
+/// workers. Answered when its Nics are gone, ports and sockets with them. Whether transfers use it the engine has asked
+/// before. NotFound: it is not installed. Canceled: the engine ends. BatchBusy: a process holds on to our memory; the
+/// transport stays installed and serves on.
 struct UninstallTransport {
     std::string name;
     std::function<void(Status)> reply;

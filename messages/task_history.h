@@ -15,6 +15,7 @@ struct TaskHistory {
     /// More says nothing new: paths that fail again and again fail for the same causes.
     static constexpr std::size_t kMost = 32;
 
+    /// What one worker carried, or brought back in one incident.
     struct Attempt {
         std::uint32_t worker = 0;
         std::uint64_t bytes = 0;
@@ -26,6 +27,7 @@ struct TaskHistory {
         Duration pause{};
     };
 
+    /// Bytes came back from a worker.
     void failed(std::uint32_t worker, std::uint64_t bytes, const Status& cause, std::uint64_t incident, TimePoint now) {
         open = true;
         for (auto known = attempts.rbegin(); known != attempts.rend(); ++known) {
@@ -37,6 +39,7 @@ struct TaskHistory {
         add({worker, bytes, cause, incident, now, {}});
     }
 
+    /// Bytes arrived by a worker.
     void arrived(std::uint32_t worker, std::uint64_t bytes, TimePoint now) {
         if (bytes == 0) return;
         const Attempt* const last = attempts.empty() ? nullptr : &attempts.back();
@@ -46,6 +49,7 @@ struct TaskHistory {
             add({worker, bytes, {}, 0, now, last == nullptr || last->cause.isOk() ? Duration{} : now - last->when});
     }
 
+    /// Something of the task went out; it ends the pause of what came back before.
     void sentAgain(TimePoint now) {
         if (!open) return;
         open = false;

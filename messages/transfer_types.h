@@ -61,10 +61,12 @@ const char* toString(TransferStatusEnum s);
 
 /// Which way the bytes to a segment go, and why not a better one.
 struct RouteExplanation {
+    /// A transport that would have been preferred, and why it is not used.
     struct Refusal {
         std::string transport;
         Status why;
     };
+    /// A transport and the Nics by which it carries something.
     struct Way {
         std::string transport;
         std::vector<std::string> nics;
