@@ -1,0 +1,129 @@
+"""Runs ./dev on a machine that has nothing yet: apt, dpkg, sudo and the programs that build are stand-ins which write
+down what they are asked. What is looked at is when ./dev asks for root, and what it installs then."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+# A package is installed when it stands in the file `installed`.
+STAND_INS = {
+    "apt-get": """
+        echo "apt-get $*" >>"$WORLD/log"
+        update= install=
+        for word in "$@"; do
+            case $word in
+                update) update=yes ;;
+                install) install=yes ;;
+                -*) ;;
+                *) [ -z "$install" ] || echo "$word" >>"$WORLD/installed" ;;
+            esac
+        done
+        [ -z "$update" ] || touch "$WORLD/refreshed"
+    """,
+    "apt-cache": '[ -e "$WORLD/refreshed" ] || [ ! -e "$WORLD/knows_nothing" ]',
+    "dpkg-query": """
+        for package in "$@"; do :; done
+        if grep -qx -- "$package" "$WORLD/installed"; then printf installed; else exit 1; fi
+    """,
+    "sudo": 'echo sudo >>"$WORLD/log"; exec "$@"',
+    "cmake": "exit 1",
+    "ctest": "exit 1",
+    "setarch": "exit 1",
+}
+# The kernel comes once apt's lists are fresh.
+KERNEL = """
+import os, pathlib, sys
+world = pathlib.Path(os.environ["WORLD"])
+if not (world / "refreshed").exists():
+    sys.exit(69)
+(pathlib.Path("build") / "vm-kernel").mkdir(parents=True, exist_ok=True)
+"""
+
+
+class Machine:
+    def __init__(self, folder):
+        self.root = pathlib.Path(folder)
+        self.tree = self.root / "tree"
+        (self.tree / "scripts").mkdir(parents=True)
+        (self.tree / "tests/rdma_vm").mkdir(parents=True)
+        (self.root / "bin").mkdir()
+        (self.root / "installed").touch()
+        shutil.copy(REPOSITORY / "dev", self.tree / "dev")
+        shutil.copy(REPOSITORY / "scripts/packages.txt", self.tree / "scripts/packages.txt")
+        (self.tree / "tests/rdma_vm/kernel.py").write_text(KERNEL)
+        (self.tree / "tests/rdma_vm/vm.py").write_text("")
+        (self.tree / "CMakePresets.json").touch()
+        (self.tree / "base").mkdir()
+        (self.tree / "base/CMakeLists.txt").touch()
+        for name, script in STAND_INS.items():
+            program = self.root / "bin" / name
+            program.write_text("#!/bin/sh\n" + script + "\n")
+            program.chmod(0o755)
+
+    def dev(self, *arguments):
+        """Runs ./dev, which may fail for lack of a compiler, and returns the calls of apt-get that it made as root."""
+        (self.root / "log").write_text("")
+        environment = {"PATH": f"{self.root}/bin:/usr/bin:/bin", "WORLD": str(self.root), "DEV_STAGES": "checks release"}
+        self.said = subprocess.run(["./dev", *arguments], cwd=self.tree, env=environment, stdin=subprocess.DEVNULL,
+                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        lines = (self.root / "log").read_text().splitlines()
+        if os.geteuid() != 0:
+            self.asked = lines.count("sudo")
+        else:
+            # Root is not asked for; what would have been is each step that says so.
+            self.asked = sum(line.startswith(("[0:", "[1:")) and ("installing:" in line or "refreshing" in line)
+                             for line in self.said.splitlines())
+        return [line for line in lines if line.startswith("apt-get")]
+
+
+class Packages(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.machine = Machine(folder.name)
+
+    def installed_by(self, *arguments):
+        """What ./dev installs, in one go and with one question."""
+        calls = self.machine.dev(*arguments)
+        self.assertEqual(self.machine.asked, 1, self.machine.said)
+        installs = [call.split() for call in calls if " install " in call]
+        self.assertEqual(len(installs), 1, calls)
+        return installs[0]
+
+    def test_the_suite_asks_once_for_all_that_it_needs(self):
+        packages = self.installed_by("test")
+        for package in ("g++", "clang-format", "qemu-system-x86", "kmod"):
+            self.assertIn(package, packages)
+        self.assertNotIn("iperf3", packages)
+        self.assertTrue((self.machine.tree / "build/vm-kernel").exists(), self.machine.said)
+
+    def test_a_second_run_asks_for_nothing(self):
+        self.machine.dev("test")
+        self.assertEqual(self.machine.dev("test"), [])
+        self.assertEqual(self.machine.asked, 0, self.machine.said)
+
+    def test_what_needs_no_vm_installs_none(self):
+        packages = self.installed_by("test", "--quick")
+        self.assertIn("g++", packages)
+        self.assertNotIn("qemu-system-x86", packages)
+
+    def test_the_other_commands_ask_once_too(self):
+        for arguments, package in ((("bench",), "iperf3"), (("bench", "--rdma"), "perftest"), (("vm", "--", "true"), "kmod"),
+                                   (("setup",), "libclang-rt-dev"), (("lint",), "clang-tidy"), (("demo",), "g++")):
+            with self.subTest(arguments=arguments), tempfile.TemporaryDirectory() as folder:
+                self.machine = Machine(folder)
+                self.assertIn(package, self.installed_by(*arguments))
+
+    def test_lists_that_know_no_package_are_refreshed_in_the_same_go(self):
+        (self.machine.root / "knows_nothing").touch()
+        self.assertIn("g++", self.installed_by("test", "--quick"))
+        self.assertTrue((self.machine.root / "refreshed").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
