@@ -79,9 +79,6 @@ class WithoutLogger {
     caf::actor_system* restored_;  ///< Whose logger was the thread's.
 };
 
-// Smallest spin that is still worth trying; below it the loop sleeps at once.
-constexpr auto kSmallestSpin = std::chrono::microseconds(2);
-
 }  // namespace
 
 // --- execution units ---------------------------------------------------------------------------------------------
@@ -133,7 +130,7 @@ bool Loop::onTurn() const { return current_loop == this; }
 // --- life --------------------------------------------------------------------------------------------------------
 
 Loop::Loop(caf::actor_system& system, Options options)
-    : host_unit_(&system, this), run_unit_(&system), options_(std::move(options)), spin_now_(options_.spin) {}
+    : host_unit_(&system, this), run_unit_(&system), options_(std::move(options)), spin_(options_.spin) {}
 
 Loop::~Loop() { stop(); }
 
@@ -414,14 +411,6 @@ void Loop::setGraceTimer(TimePoint now, Duration span) {
     setTimer(grace_timer_.get(), span);
 }
 
-void Loop::adaptSpin(bool woken, Duration slept) {
-    // A sleep so short would have been cheaper spun through; after long ones, spinning was in vain.
-    if (woken && slept < options_.spin)
-        spin_now_ = options_.spin;
-    else
-        spin_now_ = spin_now_ <= kSmallestSpin ? Duration::zero() : spin_now_ / 2;
-}
-
 void Loop::sleepAsDriver(TimePoint deadline) {
     parked_.store(Sleep::Driver, std::memory_order_seq_cst);
     if (inboxEmpty() && ready_.empty() && after_due_.empty() && armPollables()) {
@@ -434,28 +423,23 @@ void Loop::sleepAsDriver(TimePoint deadline) {
             std::uint64_t value = 0;
             [[maybe_unused]] const auto got = ::read(driver_bell_.get(), &value, sizeof value);
         }
-        adaptSpin(count > 0, Clock::now() - start);
+        spin_.slept(count > 0, Clock::now() - start);
     }
     parked_.store(Sleep::Awake, std::memory_order_seq_cst);
 }
 
 void Loop::runUntilQuiet() {
-    TimePoint quiet_since{};
+    spin_.restart();
     while (!stopping_.load(std::memory_order_relaxed)) {
         const bool moved = iterate() == Progress::Moved;
         // A caller waits and would run the loop itself: let it, even when busy.
         if (wanted_.load(std::memory_order_relaxed) != 0 && sleepStandby()) return;
-        if (moved) {
-            quiet_since = {};
-            continue;
-        }
-        const TimePoint now = Clock::now();
-        if (quiet_since == TimePoint{}) quiet_since = now;
-        if (now - quiet_since < spin_now_) {
+        if (moved)
+            spin_.restart();
+        else if (spin_.goesOn(Clock::now()))
             cpuRelax();
-            continue;
-        }
-        if (sleepArmed()) return;
+        else if (sleepArmed())
+            return;
     }
 }
 
@@ -518,7 +502,7 @@ void Loop::threadMain() {
                 awake = true;
                 driven_since_ = {};
                 parked_.store(Sleep::Awake, std::memory_order_seq_cst);
-                adaptSpin(woken.any, now - slept);
+                spin_.slept(woken.any, now - slept);
             }
             turn_.unlock();
         }

@@ -12,6 +12,7 @@
 
 #include <caf/execution_unit.hpp>
 
+#include "actors/adaptive_spin.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/reactor.h"
@@ -190,7 +191,6 @@ class Loop : public Reactor {
     void sleepAsDriver(TimePoint deadline);
     /// During a drive: the grace timer must not fire in the middle of it.
     void holdOffThread();
-    void adaptSpin(bool woken, Duration slept);
     int timeoutFor(TimePoint wake) const;
     void ring();
     bool inboxEmpty() const;
@@ -245,7 +245,7 @@ class Loop : public Reactor {
     TimePoint driven_since_{};             ///< Drivers have come since then without a gap; zero: none is expected.
     TimePoint last_drive_{};
     TimePoint iterated_at_{};
-    Duration spin_now_{};  ///< Current adaptive spin, at most options_.spin.
+    AdaptiveSpin spin_;
 
     UniqueFd epoll_;  ///< Where the loop's thread sleeps.
     UniqueFd bell_;
@@ -275,7 +275,7 @@ Loop::Drive Loop::driveUntil(Done&& done, std::chrono::microseconds timeout) {
     driver_expected_ = true;
     setPollableInterest(false);
     // The clock is read once an iteration; a drive that ends within one costs no reading of its own.
-    TimePoint quiet_since{};
+    spin_.restart();
     TimePoint deadline{};
     bool finished = done();
     while (!finished && !stopping_.load(std::memory_order_relaxed)) {
@@ -285,7 +285,7 @@ Loop::Drive Loop::driveUntil(Done&& done, std::chrono::microseconds timeout) {
         finished = done();
         if (finished) break;
         if (moved) {
-            quiet_since = {};
+            spin_.restart();
             continue;
         }
         const TimePoint now = Clock::now();
@@ -293,10 +293,9 @@ Loop::Drive Loop::driveUntil(Done&& done, std::chrono::microseconds timeout) {
             driver_expected_ = false;
             break;
         }
-        if (quiet_since == TimePoint{}) quiet_since = now;
-        if (now - quiet_since >= spin_now_) {
+        if (!spin_.goesOn(now)) {
             sleepAsDriver(deadline);
-            quiet_since = {};
+            spin_.restart();
         }
     }
     releaseTurnAfterDriving();

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <thread>
 
 #include "bench/bare_socket.h"
+#include "bench/child_process.h"
 #include "bench/engine_loop.h"
 #include "bench/external_peers.h"
 #include "bench/memory.h"
@@ -165,6 +167,35 @@ Row latencyRow(bool write, std::size_t bytes) {
     return row;
 }
 
+/// CPU time of each end while an engine is idle, in percent of one core.
+Result<Figures> idle(const Settings& given) {
+    // Longer than the other rows: idle engines do something only now and then, and all of it is to be seen.
+    constexpr double kTimesLonger = 5;
+    Settings settings = given;
+    settings.footprint = kMiB;
+    auto rig = makeWireRig(settings, settings, "tcp");
+    if (!rig) return rig.status();
+    for (const bool write : {true, false})
+        if (Status status = transferOnce(rig->ends(), write, 4 * kKiB); !status) return status;
+    std::this_thread::sleep_for(std::chrono::duration<double>(settings.warmup_seconds));
+    const double here = ownCpuSeconds();
+    const double there = rig->peer.cpuSeconds();
+    const auto start = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::duration<double>(kTimesLonger * settings.seconds));
+    const double percent = 100 / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return Figures{{"here", (ownCpuSeconds() - here) * percent}, {"there", (rig->peer.cpuSeconds() - there) * percent}};
+}
+
+Row idleRow() {
+    Row row;
+    row.name = "tcp.idle";
+    row.about = "CPU time of a process whose engine is idle, with an open segment";
+    row.contenders = {{"troupe", idle}};
+    row.comparisons = {{"", "% of core", "troupe", "here", "", "", Target::valueAtMost(1)},
+                       {".serving", "% of core", "troupe", "there", "", "", Target::valueAtMost(1)}};
+    return row;
+}
+
 Result<Figures> firstTransfer(const Settings& settings) {
     auto memory = Memory::populated(kMiB);
     if (!memory) return memory.status();
@@ -208,6 +239,7 @@ std::vector<Row> tcpRows() {
         for (const bool write : {true, false}) rows.push_back(latencyRow(write, bytes));
     }
     rows.push_back(firstTransferRow());
+    rows.push_back(idleRow());
     return rows;
 }
 

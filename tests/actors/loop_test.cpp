@@ -80,6 +80,49 @@ class Adder final : public HostedActor {
     std::atomic<bool> busy_{false};
 };
 
+/// Sees whether its loop polls on for longer than it may after work that this one had.
+class SpinWatch final : public Pollable {
+  public:
+    explicit SpinWatch(Duration longest) : longest_(longest), fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+    void poke() {
+        const std::uint64_t one = 1;
+        EXPECT_EQ(::write(fd_.get(), &one, sizeof one), 8);
+    }
+    bool poll(TimePoint now) override {
+        std::uint64_t value = 0;
+        if (::read(fd_.get(), &value, sizeof value) == 8) {
+            quiet_.clear();
+            worked_ = true;
+            return true;
+        }
+        if (worked_) quiet_.push_back(now);
+        return false;
+    }
+    /// The loop looks at its clock after each quiet poll: the first time before the second poll begins, and the last
+    /// time that it decided to poll on after the last but one had begun. So these two are closer together than it may
+    /// spin, however long it stood still in between.
+    bool arm() override {
+        if (quiet_.size() >= 3 && quiet_[quiet_.size() - 2] - quiet_[1] >= longest_) ++too_long;
+        most_polls = std::max(most_polls.load(), quiet_.size());
+        quiet_.clear();
+        worked_ = false;
+        ++sleeps;
+        return true;
+    }
+    int waitFd() const override { return fd_.get(); }
+    TimePoint nextDeadline() const override { return kForever; }
+
+    std::atomic<std::uint64_t> sleeps{0};
+    std::atomic<std::uint64_t> too_long{0};
+    std::atomic<std::size_t> most_polls{0};
+
+  private:
+    const Duration longest_;
+    bool worked_ = false;
+    std::vector<TimePoint> quiet_;  ///< Polls that found nothing, since there was work.
+    UniqueFd fd_;
+};
+
 /// Counts its polls; has something to do when its descriptor was written to.
 class Poked final : public Pollable {
   public:
@@ -106,10 +149,12 @@ class Poked final : public Pollable {
 
 class LoopTest : public testing::TestWithParam<bool> {
   protected:
-    LoopTest() {
+    static constexpr std::chrono::microseconds kSpin{20};
+
+    explicit LoopTest(Duration spin = kSpin) {
         Loop::Options options;
         options.name = "test.loop";
-        options.spin = std::chrono::microseconds(20);
+        options.spin = spin;
         options.drivable = GetParam();
         options.drive_grace = std::chrono::microseconds(100);
         loop_ = std::make_unique<Loop>(system_, options);
@@ -500,7 +545,58 @@ TEST_P(LoopTest, StopIsIdempotentAndEndsDrivers) {
     ended_ = true;
 }
 
+/// One that spins for so long that it is seen to.
+class SpinningLoopTest : public LoopTest {
+  protected:
+    static constexpr std::chrono::milliseconds kLongSpin{2};
+    SpinningLoopTest() : LoopTest(kLongSpin) {}
+
+    /// There is work each time that the loop has just gone to sleep, until it was seen to spin.
+    void expectItSpinsAndSleeps(SpinWatch& watch) {
+        constexpr int kTimes = 100;
+        constexpr std::size_t kPolls = 10;
+        const TimePoint limit = Clock::now() + kPatience;
+        for (int i = 0; i < kTimes || (watch.most_polls < kPolls && Clock::now() < limit); ++i) {
+            const std::uint64_t before = watch.sleeps;
+            watch.poke();
+            ASSERT_TRUE(eventually([&] { return watch.sleeps != before; })) << "it never sleeps";
+        }
+        EXPECT_GE(watch.most_polls, kPolls) << "it never spins";
+        EXPECT_EQ(watch.too_long, 0u);
+    }
+};
+
+TEST_P(SpinningLoopTest, SpinsAtMostThatLongAfterWorkAndThenSleeps) {
+    SpinWatch watch(kLongSpin);
+    onTurn([&] { loop_->addPollable(&watch); });
+    expectItSpinsAndSleeps(watch);
+    onTurn([&] { loop_->removePollable(&watch); });
+}
+
+TEST_P(SpinningLoopTest, ADriverSpinsAtMostThatLongAfterWorkAndThenSleeps) {
+    if (!GetParam()) return;  // Nobody drives such a loop.
+    SpinWatch watch(kLongSpin);
+    onTurn([&] { loop_->addPollable(&watch); });
+    std::atomic<bool> driving{false};
+    std::atomic<bool> stop{false};
+    std::thread driver([&] {
+        const auto done = [&] {
+            if (loop_->onTurn()) driving = true;
+            return stop.load();
+        };
+        while (!stop) static_cast<void>(loop_->driveUntil(done, kPatience));
+    });
+    EXPECT_TRUE(eventually([&] { return driving.load(); }));
+    expectItSpinsAndSleeps(watch);
+    stop = true;
+    watch.poke();
+    driver.join();
+    onTurn([&] { loop_->removePollable(&watch); });
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, LoopTest, testing::Bool(),
+                         [](const auto& param) { return param.param ? "Drivable" : "ByItsThreadAlone"; });
+INSTANTIATE_TEST_SUITE_P(Modes, SpinningLoopTest, testing::Bool(),
                          [](const auto& param) { return param.param ? "Drivable" : "ByItsThreadAlone"; });
 
 }  // namespace
