@@ -61,8 +61,8 @@ struct SegmentDesc {
 std::string encodeSegmentDesc(const SegmentDesc& desc);
 
 /// Parses hostile text. ProtocolError names the field and what is wrong with it: not JSON, too deep, wrong type,
-/// missing, a range that wraps or is empty, more than kMaxBuffers buffers. Unknown fields are ignored; a missing
-/// "troupe" object gives a null incarnation.
+/// missing, a range that wraps or is empty, more than kMaxBuffers buffers, megabytes of unknown fields or of spaces.
+/// Unknown fields of less are ignored; a missing "troupe" object gives a null incarnation.
 Result<SegmentDesc> decodeSegmentDesc(std::string_view text);
 
 /// Whose record it is, and which: what a store tells without reading the regions.

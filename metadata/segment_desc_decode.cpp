@@ -18,6 +18,14 @@ constexpr std::size_t kMaxLanes = 1024;
 constexpr std::size_t kMaxTransports = 64;
 constexpr std::size_t kMaxShortText = 256;  ///< Names of devices, locations and transports, gids, the timestamp.
 
+// How long a text may be for what it says: several times what encodeSegmentDesc needs, so that fields of other engines,
+// local keys and an indented layout find room, and megabytes of anything else do not.
+constexpr std::size_t kRoom = 1u << 20;     ///< Of everything that is not counted below.
+constexpr std::size_t kRoomPerEntry = 512;  ///< A region with its rights, a device, a location.
+constexpr std::size_t kRoomPerKey = 64;     ///< Keys come in pairs, as remote and local ones.
+constexpr std::size_t kRoomPerName = 64;
+constexpr std::size_t kRoomPerByte = 6;  ///< Of a text: "\u0000".
+
 /// What the parser is in the middle of.
 enum class In : std::uint8_t {
     Start,  ///< Before the descriptor's own brace.
@@ -104,6 +112,21 @@ constexpr std::array kFields = {
 
 constexpr std::uint32_t bitOf(Field field) { return 1u << static_cast<unsigned>(field); }
 
+/// Bytes that a text may have which says this.
+std::size_t roomFor(const SegmentDesc& desc) {
+    const auto ofText = [](const std::string& text) { return kRoomPerByte * text.size(); };
+    std::size_t room = kRoom;
+    for (const BufferDesc& buffer : desc.buffers)
+        room += kRoomPerEntry + ofText(buffer.location) + kRoomPerKey * buffer.rkeys.size();
+    for (const DeviceDesc& device : desc.devices) room += kRoomPerEntry + ofText(device.name) + ofText(device.gid);
+    for (const auto& [location, lists] : desc.priority_matrix) {
+        room += kRoomPerEntry + ofText(location);
+        for (const auto* list : {&lists.first, &lists.second})
+            for (const std::string& name : *list) room += kRoomPerName + ofText(name);
+    }
+    return room;
+}
+
 bool isObject(In in) {
     return in == In::Root || in == In::Device || in == In::Buffer || in == In::Troupe || in == In::Matrix;
 }
@@ -113,8 +136,13 @@ bool isObject(In in) {
 /// false ends the parse with `error_` set.
 class Decoder final : public nlohmann::json_sax<nlohmann::json> {
   public:
-    Result<SegmentDesc> finish() {
+    /// For a text of so many bytes.
+    Result<SegmentDesc> finish(std::size_t bytes) {
         if (!error_) return error_;
+        if (const std::size_t room = roomFor(desc_); bytes > room)
+            return bad("the text", "has " + std::to_string(bytes) + " bytes, more than " + std::to_string(room) +
+                                       " for what it says of " + std::to_string(desc_.buffers.size()) +
+                                       " buffers and " + std::to_string(desc_.devices.size()) + " devices");
         if (has_troupe_ && rights_.size() != desc_.buffers.size())
             return bad("troupe.buffers", "has " + std::to_string(rights_.size()) + " entries for " +
                                              std::to_string(desc_.buffers.size()) + " buffers");
@@ -436,7 +464,7 @@ std::string Decoder::path() const {
 Result<SegmentDesc> decodeSegmentDesc(std::string_view text) {
     Decoder decoder;
     nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &decoder);
-    return decoder.finish();
+    return decoder.finish(text.size());
 }
 
 }  // namespace troupe

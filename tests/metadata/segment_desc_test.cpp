@@ -296,6 +296,53 @@ TEST(SegmentDesc, MegabytesOfGarbageAreRefused) {
     EXPECT_EQ(decodeSegmentDesc("{\"x\":" + std::string(10u << 20, '1') + "}").status().code(), Code::ProtocolError);
 }
 
+TEST(SegmentDesc, MegabytesOfWellFormedPaddingAreRefusedWithTheSizes) {
+    constexpr std::size_t kMuch = 10u << 20;
+    const std::string text = encodeSegmentDesc(sample());
+    const auto with = [&](const std::string& member) { return "{" + member + "," + text.substr(1); };
+    std::string members;
+    for (int i = 0; members.size() < kMuch; ++i) members += "\"m" + std::to_string(i) + "\":[{}],";
+    members.pop_back();
+    std::string numbers = "[0";
+    while (numbers.size() < kMuch) numbers += ",0";
+    std::string in_a_buffer = text;
+    in_a_buffer.insert(in_a_buffer.find("\"lkey\":[") + 8, numbers.substr(1) + ",");
+    const std::string padded[] = {with("\"x\":\"" + std::string(kMuch, 'a') + "\""), with("\"x\":" + numbers + "]"),
+                                  with(members), text.substr(0, 1) + std::string(kMuch, ' ') + text.substr(1),
+                                  in_a_buffer};
+    for (const std::string& each : padded) {
+        ASSERT_TRUE(nlohmann::json::accept(each)) << each.substr(0, 200);
+        expectRefused(each, "the text has " + std::to_string(each.size()) + " bytes, more than ");
+        expectRefused(each, " for what it says of 3 buffers and 2 devices");
+    }
+    // What another engine may add to each of its regions is no padding.
+    SegmentDesc many = sample(10'000);
+    auto json = nlohmann::json::parse(encodeSegmentDesc(many));
+    for (auto& buffer : json["buffers"]) buffer["shm_name"] = std::string(100, 's');
+    const auto decoded = decodeSegmentDesc(json.dump(4));
+    ASSERT_TRUE(decoded.isOk()) << decoded.status().toString();
+    EXPECT_TRUE(*decoded == many);
+}
+
+TEST(SegmentDesc, WhateverIsEncodedHasRoom) {
+    // 10,000 regions of four chunks by four devices, and texts of which each byte takes six.
+    SegmentDesc desc = sample(0);
+    const std::string odd(250, '\x01');
+    desc.devices = {{odd, 1, odd}, {"b", 2, odd}, {"c", 3, odd}, {"d", 4, odd}};
+    desc.rdma_chunk_bytes = 1u << 20;
+    for (std::uint64_t i = 0; i < 10'000; ++i)
+        desc.buffers.push_back({i % 100 == 0 ? odd : "cpu:0", i << 32, 4u << 20,
+                                std::vector<std::uint32_t>(16, UINT32_MAX), UINT64_MAX, true});
+    for (int i = 0; i < 100; ++i)
+        desc.priority_matrix[odd + std::to_string(i)] = {std::vector<std::string>(10, odd), {odd}};
+    desc.transports.assign(64, odd);
+    desc.lane_ports.assign(1024, 65535);
+    desc.name.assign(1024, '\x01');
+    const auto decoded = decodeSegmentDesc(encodeSegmentDesc(desc));
+    ASSERT_TRUE(decoded.isOk()) << decoded.status().toString();
+    EXPECT_TRUE(*decoded == desc);
+}
+
 TEST(SegmentDesc, MoreThanTheBoundOfBuffersIsRefused) {
     std::string text = R"({"name":"a","protocol":"tcp","buffers":[)";
     for (std::size_t i = 0; i <= kMaxBuffers; ++i) text += R"({"name":"","addr":1,"length":1},)";
