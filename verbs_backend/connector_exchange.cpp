@@ -33,10 +33,6 @@ std::string wayText(const Device& device, const ExchangedRoute& route) {
     return text;
 }
 
-std::uint32_t offeredMtu(const Device& device) {
-    return mtuBytes(mtuOfBytes(std::min(device.settings.mtu, mtuBytes(device.port_attributes.active_mtu))));
-}
-
 }  // namespace
 
 // --- the initiator ---------------------------------------------------------------------------------------------------
@@ -53,7 +49,7 @@ void Connector::offer(Pair& pair) {
     offer.lid = device.port_attributes.lid;
     offer.qp_number = pair.qp->qp_num;
     offer.psn = pair.psn;
-    offer.mtu = offeredMtu(device);
+    offer.mtu = device.mtu();
     offer.reads = static_cast<std::uint8_t>(
         std::clamp(device.attributes.max_qp_init_rd_atom, 0, static_cast<int>(config_.rdma_read_depth)));
     offer.device = pair.order.candidates[pair.candidate].device;

@@ -12,6 +12,8 @@ namespace {
 /// Enough for a loaded peer; with more candidates each gets its share of connect_timeout, but at least this.
 constexpr std::chrono::milliseconds kLeastPatience{500};
 constexpr int kResolveMs = 2000;
+/// As many ways as a sealed greeting can tell apart; nobody has as many.
+constexpr std::size_t kMostCandidate = (1u << 13) - 1;
 
 /// Before a queue pair that could not be destroyed is tried once more; doubled each time.
 constexpr std::chrono::milliseconds kStuckPause{100};
@@ -33,7 +35,8 @@ void Connector::tryCandidate(Pair& pair) {
     const auto share = std::max<Duration>(
         config_.connect_timeout / static_cast<std::int64_t>(pair.order.candidates.size()), kLeastPatience);
     pair.step = Step::Resolving;
-    pair.order.greeting.candidate = static_cast<std::uint16_t>(std::min<std::size_t>(pair.candidate, UINT16_MAX));
+    pair.order.greeting.candidate = static_cast<std::uint16_t>(std::min(pair.candidate, kMostCandidate));
+    pair.order.greeting.mtu = own.device->mtu();
     pair.deadline = Clock::now() + share;
     if (!takesDevice(pair)) return offerFence(pair);
     if (own.port_down || !isActive(own))

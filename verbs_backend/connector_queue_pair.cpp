@@ -118,9 +118,13 @@ Status Connector::modify(const Link& link, ibv_qp* qp, ibv_qp_state state, const
             attributes.pkey_index = static_cast<std::uint16_t>(device.settings.pkey_index);
     }
     if (state == IBV_QPS_RTR) {
-        const std::uint32_t own = std::min(device.settings.mtu, mtuBytes(device.port_attributes.active_mtu));
-        attributes.path_mtu = mtuOfBytes(std::min({mtuBytes(attributes.path_mtu), own, mtu_cap}));
-        attributes.ah_attr.grh.traffic_class = static_cast<std::uint8_t>(device.settings.traffic_class);
+        attributes.path_mtu = mtuOfBytes(std::min({mtuBytes(attributes.path_mtu), device.mtu(), mtu_cap}));
+        // rdma_cm has what the initiator asked for; the answer says what of it there will be.
+        attributes.max_dest_rd_atomic = static_cast<std::uint8_t>(
+            std::min<int>(attributes.max_dest_rd_atomic, std::max(device.attributes.max_qp_rd_atom, 0)));
+        // Otherwise as the kernel is set (default_roce_tos).
+        if (device.settings.traffic_class != 0)
+            attributes.ah_attr.grh.traffic_class = static_cast<std::uint8_t>(device.settings.traffic_class);
         if (device.settings.service_level != 0)
             attributes.ah_attr.sl = static_cast<std::uint8_t>(device.settings.service_level);
         if (mtu_used != nullptr) *mtu_used = mtuBytes(attributes.path_mtu);

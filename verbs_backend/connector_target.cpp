@@ -73,8 +73,9 @@ Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::siz
     const auto depth = static_cast<std::uint8_t>(
         std::clamp(device.attributes.max_qp_rd_atom, 0, static_cast<int>(event.responder_resources)));
     Status status = modify(event.id, qp, IBV_QPS_INIT, device, false, 4096);
+    const std::uint32_t initiators = greeting.mtu != 0 ? greeting.mtu : 4096;
     std::uint32_t mtu = 0;
-    if (status) status = modify(event.id, qp, IBV_QPS_RTR, device, false, 4096, &mtu);
+    if (status) status = modify(event.id, qp, IBV_QPS_RTR, device, false, initiators, &mtu);
     if (status) status = modify(event.id, qp, IBV_QPS_RTS, device, false, 4096);
     if (status) {
         const auto answer =

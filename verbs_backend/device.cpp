@@ -50,6 +50,10 @@ std::string Device::describe() const {
            (isInfiniBand() || scopeOf(gid.gid) == GidScope::LinkLocal ? gidText(gid.gid) : address.host()) + ")";
 }
 
+std::uint32_t Device::mtu() const {
+    return mtuBytes(mtuOfBytes(std::min(settings.mtu, mtuBytes(port_attributes.active_mtu))));
+}
+
 /// Makes Devices; a struct of its own so that only it needs to be a friend.
 struct DeviceOpener {
     const std::shared_ptr<VerbsApi>& api;

@@ -60,6 +60,9 @@ class Device {
     /// "device rxe_0 port 1 (GID 1: 10.1.0.1)", for errors.
     std::string describe() const;
 
+    /// The most bytes of a packet that its port takes and rdma.mtu allows.
+    std::uint32_t mtu() const;
+
     bool isInfiniBand() const { return port_attributes.link_layer == IBV_LINK_LAYER_INFINIBAND; }
 
     /// Every usable port of every device that the settings name. A port or device that cannot be used is logged by name

@@ -1,6 +1,7 @@
 #include "verbs_backend/handshake.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "verbs_backend/little_endian.h"
@@ -11,6 +12,8 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x4d445254;  // "TRDM"
 constexpr std::uint16_t kFlagFence = 1;
+constexpr unsigned kMtuShift = 1;
+constexpr std::uint16_t kMtuMask = 7u << kMtuShift;
 
 Status bad(const std::string& what) { return {Code::ProtocolError, "rdma handshake: " + what}; }
 
@@ -27,12 +30,21 @@ Status start(std::span<const std::byte> bytes, std::size_t need, const std::byte
 
 }  // namespace
 
+std::uint16_t mtuNumber(std::uint32_t bytes) {
+    return bytes == 0 ? std::uint16_t{0} : static_cast<std::uint16_t>(std::bit_width(bytes) - 8);
+}
+
+Result<std::uint32_t> mtuOfNumber(std::uint16_t number) {
+    if (number > 5) return bad("path MTU " + std::to_string(number));
+    return number == 0 ? std::uint32_t{0} : std::uint32_t{128} << number;
+}
+
 std::array<std::byte, kGreetingBytes> encode(const Greeting& greeting) {
     std::array<std::byte, kGreetingBytes> bytes{};
     std::byte* at = bytes.data();
     put(at, kMagic);
     put(at, kHandshakeVersion);
-    put(at, static_cast<std::uint16_t>(greeting.fence ? kFlagFence : 0));
+    put(at, static_cast<std::uint16_t>((greeting.fence ? kFlagFence : 0) | mtuNumber(greeting.mtu) << kMtuShift));
     put(at, greeting.initiator);
     put(at, greeting.target);
     put(at, greeting.nic);
@@ -58,8 +70,11 @@ Result<Greeting> decodeGreeting(std::span<const std::byte> bytes) {
     const std::byte* at = nullptr;
     if (Status status = start(bytes, kGreetingBytes, at); !status) return status;
     const auto flags = take<std::uint16_t>(at);
-    if ((flags & ~kFlagFence) != 0) return bad("flags that this version does not know");
+    if ((flags & ~(kFlagFence | kMtuMask)) != 0) return bad("flags that this version does not know");
+    const auto mtu = mtuOfNumber(static_cast<std::uint16_t>((flags & kMtuMask) >> kMtuShift));
+    if (!mtu) return mtu.status();
     Greeting greeting;
+    greeting.mtu = *mtu;
     greeting.fence = (flags & kFlagFence) != 0;
     greeting.initiator = takeIncarnation(at);
     greeting.target = takeIncarnation(at);

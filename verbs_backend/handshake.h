@@ -18,8 +18,8 @@ inline constexpr std::uint16_t kHandshakeVersion = 1;
 /// What the initiator says in the private data of its connection request: all that rdma_cm leaves of it, 56 bytes
 /// (rdma_connect(3), RDMA_PS_TCP). Little-endian:
 ///
-///     u32 magic "TRDM"  u16 version (1)  u16 flags (1: fence)  16 initiator's incarnation  16 target's incarnation
-///     u32 Nic  u32 lane  u64 attempt
+///     u32 magic "TRDM"  u16 version (1)  u16 flags (bit 0: fence; bits 1 to 3: path MTU, see mtuNumber)
+///     16 initiator's incarnation  16 target's incarnation  u32 Nic  u32 lane  u64 attempt
 ///
 /// (initiator, Nic, lane) names a lane. A request with a higher attempt ends its predecessor at the target before it is
 /// answered, so that nothing the old one still has on the way is applied after its successor's work. A *fence* asks for
@@ -32,6 +32,9 @@ struct Greeting {
     std::uint32_t lane = 0;
     std::uint64_t attempt = 0;
     std::uint16_t candidate = 0;  ///< Of the ways that the attempt tries, which; in sealed_handshake.h only.
+    /// What the initiator's port takes, in bytes: a power of two from 256 to 4,096; 0: whatever the way has. Both ends
+    /// must send packets of one size, and rdma_cm knows of no setting.
+    std::uint32_t mtu = 0;
     bool fence = false;
 
     bool sameLane(const Greeting& other) const {
@@ -54,6 +57,11 @@ struct Answer {
 };
 inline constexpr std::size_t kAnswerBytes = 64;
 inline constexpr std::size_t kMaxDeviceName = 32;
+
+/// Greeting::mtu in three bits, numbered as the specification does: 1 for 256 bytes to 5 for 4,096; 0 for 0.
+std::uint16_t mtuNumber(std::uint32_t bytes);
+/// ProtocolError: 6 or 7.
+Result<std::uint32_t> mtuOfNumber(std::uint16_t number);
 
 std::array<std::byte, kGreetingBytes> encode(const Greeting& greeting);
 std::array<std::byte, kAnswerBytes> encode(const Answer& answer);

@@ -122,8 +122,11 @@ Status MemoryTable::registerChunk(const Device& device, const ByteRange& chunk, 
                                   const ExportedMemory* exported, ibv_mr*& made) const {
     // Relaxed ordering is safe: a READ's bytes are only looked at after its completion, and it is optional, so that
     // libibverbs drops it where the device has none.
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-    if (region.remote_accessible) access |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+    int access = IBV_ACCESS_RELAXED_ORDERING;
+    if (region.remote_accessible) access |= IBV_ACCESS_REMOTE_READ;
+    // The kernel pins what is asked to be writable for writing, and refuses memory that is mapped read-only (EFAULT).
+    if (region.writable) access |= IBV_ACCESS_LOCAL_WRITE;
+    if (region.writable && region.remote_accessible) access |= IBV_ACCESS_REMOTE_WRITE;
     errno = 0;
     if (exported != nullptr) {
         const std::uint64_t offset = exported->offset + (chunk.addr - region.range.addr);

@@ -14,9 +14,14 @@ constexpr std::uint32_t kSealedFenceMagic = 0x46445254;  // "TRDF"
 constexpr std::string_view kProtocol = "rdma";
 constexpr std::size_t kTagBytes = 8;
 constexpr std::size_t kSignedBytes = kGreetingBytes - kTagBytes;
-constexpr unsigned kCandidateBits = 16;
+// Below the attempt: which of its ways, and the path MTU.
+constexpr unsigned kMtuBits = 3;
+constexpr unsigned kCandidateBits = 13;
+constexpr unsigned kWayBits = kCandidateBits + kMtuBits;
 
-std::uint64_t ticketOf(const Greeting& greeting) { return greeting.attempt << kCandidateBits | greeting.candidate; }
+std::uint64_t ticketOf(const Greeting& greeting) {
+    return greeting.attempt << kWayBits | std::uint64_t{greeting.candidate} << kMtuBits | mtuNumber(greeting.mtu);
+}
 
 }  // namespace
 
@@ -25,7 +30,7 @@ Result<std::array<std::byte, kGreetingBytes>> sealGreeting(const Greeting& greet
     if (!hasKey(auth)) return encode(greeting);
     if (greeting.nic > UINT16_MAX || greeting.lane > UINT16_MAX)
         return Status(Code::InvalidArgument, "with a cluster key rdma has 65,536 Nics and lanes at most");
-    if (greeting.attempt >> (64 - kCandidateBits) != 0)
+    if (greeting.attempt >> (64 - kWayBits) != 0)
         return Status(Code::InvalidArgument, "with a cluster key rdma has 2^48 attempts at most");
     std::array<std::byte, kGreetingBytes> bytes{};
     std::byte* at = bytes.data();
@@ -66,8 +71,11 @@ Result<Greeting> openGreeting(std::span<const std::byte> bytes, const std::share
     greeting.initiator = takeIncarnation(at);
     greeting.target = takeIncarnation(at);
     const auto ticket = take<std::uint64_t>(at);
-    greeting.candidate = static_cast<std::uint16_t>(ticket);
-    greeting.attempt = ticket >> kCandidateBits;
+    const auto mtu = mtuOfNumber(static_cast<std::uint16_t>(ticket & ((1u << kMtuBits) - 1)));
+    if (!mtu) return mtu.status();
+    greeting.mtu = *mtu;
+    greeting.candidate = static_cast<std::uint16_t>(ticket >> kMtuBits & ((1u << kCandidateBits) - 1));
+    greeting.attempt = ticket >> kWayBits;
     greeting.fence = magic == kSealedFenceMagic;
     if (greeting.initiator.isNull())
         return Status(Code::ProtocolError, "rdma handshake: the initiator names no incarnation");

@@ -19,7 +19,7 @@ namespace troupe::verbs {
 /// so a greeting is a ticket that its initiator made with the key:
 ///
 ///     u32 magic "TRDK" ("TRDF": a fence)  u16 Nic  u16 lane  16 initiator's incarnation  16 target's incarnation
-///     u16 candidate  6 attempt  8 the beginning of the proof over all before it
+///     u64: 48 bits attempt, 13 candidate, 3 path MTU  8 the beginning of the proof over all before it
 ///
 /// It proves that the initiator had the key when it made it, for this target and this lane. (initiator, Nic, lane,
 /// attempt, candidate) occurs once and grows, so a target refuses what it has seen (SeenGreetings); a fence may come

@@ -54,6 +54,36 @@ TEST(DeviceSettings, ListsTakePatternsAndTheBlackOneWins) {
     EXPECT_EQ(parsed(Config()).whyNot("any"), "");
 }
 
+TEST(DeviceSettings, BothEndsKeepToTheSmallerPacketsAndTheFewerReads) {
+    for (const bool small_initiator : {true, false}) {
+        for (const char* connect : {"cm", "exchange"}) {
+            SCOPED_TRACE(std::string(connect) + (small_initiator ? ", small initiator" : ", small target"));
+            const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "t0"});
+            soft->setReads(small_initiator ? "s0" : "t0", 4);
+            Config own = softConfig("s0");
+            Config peers = softConfig("t0");
+            own.rdma_connect = peers.rdma_connect = connect;
+            (small_initiator ? own : peers).rdma_mtu = 1024;
+            const auto board = std::make_shared<Switchboard>();
+            Node a(own, soft, "a", makeSilentLogger(), board);
+            Node b(peers, soft, "b", makeSilentLogger(), board);
+            auto local = noise(4096);
+            std::vector<char> remote(4096);
+            ASSERT_TRUE(a.registerMemory(local.data(), local.size()));
+            ASSERT_TRUE(b.registerMemory(remote.data(), remote.size()));
+            const auto path = a.nics[0]->openPath(b.asPeer());
+            ASSERT_TRUE(path);
+            run(a, *a.nics[0], *path, {write(local.data(), remote.data(), 4096)});
+            EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+            EXPECT_EQ(remote, local);
+            EXPECT_EQ(soft->lastRoute("s0").path_mtu, IBV_MTU_1024);
+            EXPECT_EQ(soft->lastRoute("t0").path_mtu, IBV_MTU_1024);
+            if (!small_initiator) EXPECT_LE(soft->lastRoute("t0").max_dest_rd_atomic, 4);
+            EXPECT_TRUE(soft->violations().empty()) << soft->violations().front();
+        }
+    }
+}
+
 TEST(DeviceSettings, TheDevicesWorkWithWhatIsSetForEach) {
     const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "t0"});
     Config config = softConfig("s*");
@@ -74,6 +104,7 @@ TEST(DeviceSettings, TheDevicesWorkWithWhatIsSetForEach) {
         }
         EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
         EXPECT_EQ(soft->lastRoute("s0").path_mtu, IBV_MTU_1024);
+        EXPECT_TRUE(soft->violations().empty()) << soft->violations().front();
         EXPECT_EQ(soft->lastRoute("s0").ah_attr.grh.traffic_class, 106);
         EXPECT_EQ(soft->lastRoute("s0").ah_attr.sl, 3);
         EXPECT_EQ(soft->lastRoute("s1").path_mtu, IBV_MTU_4096);

@@ -158,6 +158,52 @@ TEST(VerbsVmEngine, ARegionRegisteredAfterTheSegmentWasOpenedIsUsable) {
     expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, *segment, local.data(), second.address(), 64)}), 64);
 }
 
+TEST(VerbsVmEngine, MemoryThatIsMappedReadOnlyIsServedToReaders) {
+    Buffer local(65536);
+    Buffer remote(65536);
+    remote.fillPattern(4);
+    remote.protect(PROT_READ);
+    const auto a = startRdma("rxe_0a");
+    const auto b = startRdma("rxe_0b");
+    ASSERT_TRUE(a->registerLocalMemory(local.data(), local.size()));
+    const Status taken = b->registerLocalMemory(remote.data(), remote.size());
+    ASSERT_TRUE(taken) << taken.toString();
+    const auto segment = a->openSegment(b->localSegmentName());
+    ASSERT_TRUE(segment);
+    expectCompleted(runBatch(*a, {makeRequest(Opcode::Read, *segment, local.data(), remote.address(), 65536)}), 65536);
+    EXPECT_TRUE(local.holdsPattern(4));
+    const auto refused = runBatch(*a, {makeRequest(Opcode::Write, *segment, local.data(), remote.address(), 65536)});
+    EXPECT_EQ(refused.s, TransferStatusEnum::FAILED);
+    EXPECT_TRUE(refused.quiesced);
+    remote.protect(PROT_READ | PROT_WRITE);
+}
+
+TEST(VerbsVmEngine, ASmallerMtuOfOneEndHoldsAtBoth) {
+    for (const bool at_initiator : {true, false}) {
+        EngineSetup own = rdmaSetup("rxe_0a");
+        EngineSetup peers = rdmaSetup("rxe_0b");
+        (at_initiator ? own : peers).config.rdma_mtu = 1024;
+        Buffer local(1u << 20);
+        Buffer remote(1u << 20);
+        const auto a = startRdma(own);
+        const auto b = startRdma(peers);
+        ASSERT_TRUE(a->registerLocalMemory(local.data(), local.size()));
+        ASSERT_TRUE(b->registerLocalMemory(remote.data(), remote.size()));
+        const auto segment = a->openSegment(b->localSegmentName());
+        ASSERT_TRUE(segment);
+        local.fillPattern(5);
+        expectCompleted(
+            runBatch(*a, {makeRequest(Opcode::Write, *segment, local.data(), remote.address(), local.size())}),
+            local.size());
+        EXPECT_TRUE(remote.holdsPattern(5));
+        remote.fillPattern(6);
+        expectCompleted(
+            runBatch(*a, {makeRequest(Opcode::Read, *segment, local.data(), remote.address(), local.size())}),
+            local.size());
+        EXPECT_TRUE(local.holdsPattern(6));
+    }
+}
+
 }  // namespace
 }  // namespace troupe
 

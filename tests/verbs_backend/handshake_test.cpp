@@ -62,7 +62,7 @@ TEST(VerbsHandshake, HostileBytesAreRefused) {
     };
     EXPECT_EQ(with(0, std::byte{0}).code(), Code::ProtocolError);
     EXPECT_NE(with(4, std::byte{9}).message().find("version 9"), std::string::npos);
-    EXPECT_EQ(with(6, std::byte{2}).code(), Code::ProtocolError);
+    EXPECT_EQ(with(6, std::byte{16}).code(), Code::ProtocolError);
     EXPECT_EQ(with(7, std::byte{1}).code(), Code::ProtocolError);
     Greeting nobody = sample();
     nobody.initiator = {};

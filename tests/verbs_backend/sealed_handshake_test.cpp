@@ -24,7 +24,8 @@ Greeting sample() {
     greeting.nic = 3;
     greeting.lane = 65535;
     greeting.attempt = 0x123456789abc;
-    greeting.candidate = 0xdef0;
+    greeting.candidate = 0x1ef0;
+    greeting.mtu = 1024;
     return greeting;
 }
 
@@ -40,6 +41,7 @@ TEST(SealedHandshake, AGreetingComesThroughToWhoHasTheKey) {
     EXPECT_EQ(opened->target, greeting.target);
     EXPECT_EQ(opened->attempt, greeting.attempt);
     EXPECT_EQ(opened->candidate, greeting.candidate);
+    EXPECT_EQ(opened->mtu, greeting.mtu);
     EXPECT_FALSE(opened->fence);
     Greeting fence = greeting;
     fence.fence = true;

@@ -128,6 +128,12 @@ void SoftVerbs::repeatCompletions(int count) {
     repeat_ = count;
 }
 
+void SoftVerbs::setReads(const std::string& device, int reads) {
+    const std::lock_guard lock(mutex_);
+    for (auto& hardware : hardware_)
+        if (hardware->name == device) hardware->reads = reads;
+}
+
 void SoftVerbs::setPort(const std::string& device, bool up) {
     const std::lock_guard lock(mutex_);
     for (auto& hardware : hardware_)
@@ -203,7 +209,7 @@ int SoftVerbs::closeDevice(ibv_context* context) {
     return 0;
 }
 
-int SoftVerbs::queryDevice(ibv_context*, ibv_device_attr& attributes) {
+int SoftVerbs::queryDevice(ibv_context* context, ibv_device_attr& attributes) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("queryDevice")) return error;
     attributes = {};
@@ -214,8 +220,8 @@ int SoftVerbs::queryDevice(ibv_context*, ibv_device_attr& attributes) {
     attributes.max_sge = 4;
     attributes.max_mr = 100000;
     attributes.max_mr_size = std::uint64_t{1} << 40;
-    attributes.max_qp_rd_atom = 16;
-    attributes.max_qp_init_rd_atom = 16;
+    attributes.max_qp_rd_atom = static_cast<Context*>(context)->hardware->reads;
+    attributes.max_qp_init_rd_atom = attributes.max_qp_rd_atom;
     return 0;
 }
 
@@ -450,6 +456,7 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
         if (const int error = checkRoute(*pair, attributes)) return error;
         static_cast<Context*>(pair->context)->hardware->last_route = attributes;
         pair->remote = attributes.dest_qp_num;
+        pair->mtu = attributes.path_mtu;
         pair->takes_from = attributes.rq_psn;
     } else {
         pair->sends_from = attributes.sq_psn;
@@ -462,7 +469,7 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
 int SoftVerbs::checkRoute(const Pair& pair, const ibv_qp_attr& attributes) {
     const Hardware& own = *static_cast<const Context*>(pair.context)->hardware;
     if (attributes.path_mtu > own.mtu) return EINVAL;
-    if (attributes.max_dest_rd_atomic > 16 || attributes.rq_psn > 0xffffff) return EINVAL;
+    if (attributes.max_dest_rd_atomic > own.reads || attributes.rq_psn > 0xffffff) return EINVAL;
     const ibv_ah_attr& way = attributes.ah_attr;
     if (way.port_num != 1) return violate("a way through another port"), EINVAL;
     if (own.lid != 0)
@@ -574,6 +581,8 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
     // Packets of another number than the one that is due are dropped.
     if (target.takes_from != pair.sends_from || target.remote != pair.qp_num) return IBV_WC_RETRY_EXC_ERR;
     ++target.taken;
+    // A device refuses packets larger than it was told, and is confused by smaller ones.
+    if (target.mtu != pair.mtu) violate("a pair whose ends send packets of different sizes");
     const int needed = work.opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
     const Registration* mr = registration(work.rkey, work.remote, length, target.pd);
     if (mr == nullptr || mr->rkey != work.rkey || (mr->access & needed) == 0 || (target.access & needed) == 0)

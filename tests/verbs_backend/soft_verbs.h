@@ -32,6 +32,8 @@ class SoftVerbs final : public VerbsApi {
     void repeatCompletions(int count);
     /// With the asynchronous event.
     void setPort(const std::string& device, bool up);
+    /// How many READs the device serves or asks for at once.
+    void setReads(const std::string& device, int reads);
 
     /// What the ports of a device have in their tables from now on.
     void setGids(const std::string& device, std::vector<ibv_gid_entry> gids);
@@ -102,6 +104,7 @@ class SoftVerbs final : public VerbsApi {
         std::vector<ibv_gid_entry> gids;
         std::vector<std::uint32_t> cut;
         ibv_mtu mtu = IBV_MTU_4096;
+        int reads = 16;  ///< That it serves or asks for at once.
         std::uint16_t lid = 0;
         ibv_qp_attr last_route{};
         bool up = true;
@@ -134,6 +137,7 @@ class SoftVerbs final : public VerbsApi {
         std::uint32_t sends_from = 0;  ///< Its first packet's number.
         std::uint32_t takes_from = 0;  ///< The first number that it takes.
         std::uint32_t taken = 0;       ///< Packets that came since.
+        ibv_mtu mtu{};                 ///< Of its packets, which the other end must have, too.
         std::deque<Work> waiting;
         /// Work requests that the program has not seen the end of, oldest first: what fills the send queue.
         std::deque<std::uint64_t> occupied;
