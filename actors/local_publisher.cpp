@@ -1,5 +1,6 @@
 #include "actors/local_publisher.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe {
@@ -9,10 +10,13 @@ namespace {
 // Holders that are asked for one publish. One is the rule; a second appears when two successors race.
 constexpr std::uint32_t kMaxChallenges = 3;
 
+std::uint64_t bytesOf(std::size_t regions) {
+    return LocalPublisher::kBytesPerRecord + LocalPublisher::kBytesPerRegion * regions;
+}
+
 /// The time in which kPublishRate sends the record.
 Duration pauseAfter(std::size_t regions) {
-    const std::uint64_t bytes = LocalPublisher::kBytesPerRecord + LocalPublisher::kBytesPerRegion * regions;
-    return std::chrono::microseconds(bytes * 1'000'000 / LocalPublisher::kPublishRate);
+    return std::chrono::microseconds(bytesOf(regions) * 1'000'000 / LocalPublisher::kPublishRate);
 }
 
 }  // namespace
@@ -45,15 +49,7 @@ void LocalPublisher::end(const Status& why) {
 }
 
 void LocalPublisher::publishWhenDue() {
-    if (running_ || !wanted_) return;
-    if (waiting_.empty() && reactor_.now() < not_before_) {
-        if (timer_ != 0) return;
-        timer_ = reactor_.runAt(not_before_, [this] {
-            timer_ = 0;
-            publishWhenDue();
-        });
-        return;
-    }
+    if (running_ || !wanted_ || !isDue()) return;
     running_ = true;
     wanted_ = false;
     challenges_ = 0;
@@ -61,8 +57,57 @@ void LocalPublisher::publishWhenDue() {
     write();
 }
 
+/// False: there is a pause, or what changed was told and the record cannot be paid yet; then it comes back.
+bool LocalPublisher::isDue() {
+    if (!waiting_.empty() || !was_published_) return true;
+    const TimePoint now = reactor_.now();
+    if (now < not_before_) {
+        wakeAt(not_before_);
+        return false;
+    }
+    const SegmentDesc& desc = describe_();
+    earn(desc);
+    const double missing = static_cast<double>(bytesOf(desc.buffers.size())) - saved_;
+    if (missing <= 0) return true;
+    if (desc.version != told_version_) {
+        if (!store_.announce({SegmentEvent::Kind::Published, name_, desc.version, own_})) return true;
+        told_version_ = desc.version;
+        not_before_ = now + pauseAfter(desc.buffers.size());
+    }
+    wakeAt(now + std::chrono::milliseconds(1 + static_cast<std::int64_t>(missing * 1000 / kBytesPerSecond)));
+    return false;
+}
+
+void LocalPublisher::wakeAt(TimePoint when) {
+    if (timer_ != 0 && timer_at_ <= when) return;
+    reactor_.cancelTimer(timer_);
+    timer_at_ = when;
+    timer_ = reactor_.runAt(when, [this] {
+        timer_ = 0;
+        publishWhenDue();
+    });
+}
+
+void LocalPublisher::earn(const SegmentDesc& desc) {
+    const TimePoint now = reactor_.now();
+    const std::size_t regions = desc.buffers.size();
+    const double most = static_cast<double>(std::max(kMostSaved, 2 * bytesOf(regions)));
+    // The first time is the first record, which finds it full.
+    if (earned_at_ != TimePoint{}) saved_ += std::chrono::duration<double>(now - earned_at_).count() * kBytesPerSecond;
+    if (std::exchange(earned_version_, desc.version) != desc.version) {
+        const std::size_t changed = std::max(regions, earned_regions_) - std::min(regions, earned_regions_);
+        saved_ += static_cast<double>(std::max<std::size_t>(changed, 1) * kBytesPerChange);
+    }
+    earned_at_ = now;
+    earned_regions_ = regions;
+    saved_ = std::min(saved_, most);
+}
+
 void LocalPublisher::write() {
     const SegmentDesc& desc = describe_();
+    earn(desc);
+    saved_ = std::max(0.0, saved_ - static_cast<double>(bytesOf(desc.buffers.size())));
+    told_version_ = desc.version;
     not_before_ = reactor_.now() + pauseAfter(desc.buffers.size());
     store_.publish(desc, settings_.lease_ttl, [this](const Status& status) { written(status); });
 }

@@ -418,7 +418,8 @@ void SegmentDirectory::transportsChanged(const TransportsChanged& change) {
         entry->routing.searched = nullptr;
         findRoute(*entry);
     }
-    publishLocal({});
+    // Somebody asks: it is rare, and a record without it says the wrong thing of how the segment is reached.
+    publishLocal({[](const Status&) {}});
 }
 
 bool SegmentDirectory::isInstalled(std::uint32_t worker) const {

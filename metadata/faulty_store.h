@@ -26,6 +26,7 @@ class FaultyStore final : public MetadataStore {
         pass<Status>("publish " + desc.name, std::move(done),
                      [this, desc, ttl](DoneCallback then) { store_->publish(desc, ttl, std::move(then)); });
     }
+    bool announce(const SegmentEvent& change) override { return store_->announce(change); }
     void withdraw(const std::string& name, DoneCallback done) override {
         pass<Status>("withdraw " + name, std::move(done),
                      [this, name](DoneCallback then) { store_->withdraw(name, std::move(then)); });

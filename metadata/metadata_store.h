@@ -57,6 +57,10 @@ class MetadataStore {
     /// Writes the record atomically under a lease of `ttl`, renewed by the store until withdrawn. A later publish of
     /// the same name replaces it. AlreadyExists names the holder when another incarnation has the name.
     virtual void publish(const SegmentDesc& desc, Duration ttl, DoneCallback done) = 0;
+    /// Tells those who watch of a version that is not written yet, for little whatever the size of the record. False
+    /// when it cannot: the name is not held here at the moment, or the store knows no such thing; then publish tells.
+    /// Nobody hears whether it arrived: a later publish, and the owner's control connection, make good what was missed.
+    virtual bool announce(const SegmentEvent&) { return false; }
     /// Removes what was published here under `name`, unless another incarnation has the name by now.
     virtual void withdraw(const std::string& name, DoneCallback done) = 0;
     /// NotFound when no such record; ProtocolError when the record does not decode.

@@ -84,6 +84,22 @@ void RedisPublisher::publish(const SegmentDesc& desc, Duration ttl, DoneCallback
         });
 }
 
+/// Only while the record is there and ours: what is to be written tells by itself.
+bool RedisPublisher::announce(const SegmentEvent& change) {
+    RedisConnection* connection = client_.connection();
+    const auto found = published_.find(change.name);
+    if (connection == nullptr || found == published_.end() || !found->second.claimed || found->second.dirty)
+        return false;
+    const std::string channel = records_.channel();
+    const std::string event = RedisRecords::encodeEvent(change);
+    connection->command({"PUBLISH", channel, event}, kForever, [this, life = life_](const Result<RedisReply>& reply) {
+        const auto alive = RedisLife::of(life);
+        if (!alive || !reply || reply->type == RedisReply::Type::Integer) return;
+        log_->debug("redis {}: {}", client_.link().server(), wrongReply(*reply, "a number").toString());
+    });
+    return true;
+}
+
 void RedisPublisher::withdraw(const std::string& name, DoneCallback done) {
     const auto later = [this](Status status, DoneCallback who) {
         reactor_.post([life = life_, status = std::move(status), who = std::move(who)] {

@@ -26,6 +26,7 @@ class RedisPublisher {
     RedisPublisher& operator=(const RedisPublisher&) = delete;
 
     void publish(const SegmentDesc& desc, Duration ttl, DoneCallback done);
+    bool announce(const SegmentEvent& change);
     void withdraw(const std::string& name, DoneCallback done);
     /// Nothing is called from here on. The records stay until their leases end.
     void stop();

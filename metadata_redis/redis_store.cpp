@@ -198,6 +198,8 @@ void RedisStore::publish(const SegmentDesc& desc, Duration ttl, DoneCallback don
     core_->publisher().publish(desc, ttl, std::move(done));
 }
 
+bool RedisStore::announce(const SegmentEvent& change) { return core_->publisher().announce(change); }
+
 void RedisStore::withdraw(const std::string& name, DoneCallback done) {
     core_->publisher().withdraw(name, std::move(done));
 }

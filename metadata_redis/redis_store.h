@@ -32,6 +32,7 @@ class RedisStore final : public MetadataStore {
     /// Refused as lasting (AlreadyExists, or any other answer of the server) the first time: nothing is kept of it.
     /// What could not be said because the server was away is said when it is back.
     void publish(const SegmentDesc& desc, Duration ttl, DoneCallback done) override;
+    bool announce(const SegmentEvent& change) override;
     void withdraw(const std::string& name, DoneCallback done) override;
     void resolve(const std::string& name, Duration timeout, ResolveCallback done) override;
     void inspect(const std::string& name, Duration timeout, InspectCallback done) override;

@@ -19,10 +19,22 @@ class CountingStore : public InprocStore {
     void publish(const SegmentDesc& desc, Duration ttl, DoneCallback done) override {
         bytes += encodeSegmentDesc(desc).size();
         ++records;
+        told = desc.version;
         InprocStore::publish(desc, ttl, std::move(done));
     }
+    bool announce(const SegmentEvent& change) override {
+        if (!announces) return false;
+        EXPECT_GT(change.version, told) << "nothing is told twice";
+        told = change.version;
+        bytes += kBytesOfWord;
+        return true;
+    }
+    /// A PUBLISH of an event.
+    static constexpr std::size_t kBytesOfWord = 250;
     std::size_t bytes = 0;
     std::size_t records = 0;
+    std::uint64_t told = 0;  ///< The latest version that was written or announced.
+    bool announces = true;
 };
 
 class LocalPublishing : public testing::Test {
@@ -45,17 +57,22 @@ class LocalPublishing : public testing::Test {
         ++desc_.version;
         publisher_.publish({});
     }
-    /// Bytes for `regions`, registered one by one with `between` from one to the next.
-    std::size_t bytesFor(std::size_t regions, Duration between) {
+    /// Bytes for `regions`, registered one by one with `between` from one to the next, up to the record that has all.
+    std::size_t bytesFor(std::size_t regions, Duration between, Duration settle = 10s) {
         const std::size_t before = store_.bytes;
         desc_.buffers.clear();
         for (std::size_t i = 0; i < regions; ++i) {
             addRegion();
             reactor_.advance(between);
         }
-        reactor_.advance(10s);
+        reactor_.advance(settle);
         EXPECT_EQ(stored().buffers.size(), regions);
         return store_.bytes - before;
+    }
+    /// The time in which a record of as many regions is paid when nothing changes.
+    static Duration payTime(std::size_t regions) {
+        return std::chrono::seconds(1 + (LocalPublisher::kBytesPerRecord + LocalPublisher::kBytesPerRegion * regions) /
+                                            LocalPublisher::kBytesPerSecond);
     }
     SegmentDesc stored() {
         std::optional<SegmentDesc> found;
@@ -103,15 +120,62 @@ TEST_F(LocalPublishing, RegionsOneByOneCostBytesByTheirNumberNotItsSquare) {
     EXPECT_LT(ten_thousand, 10'000u * 500);
 }
 
-TEST_F(LocalPublishing, TheRecordIsNeverBehindByMoreThanThePause) {
+TEST_F(LocalPublishing, RegionsThatComeSlowlyCostBytesByTheirNumberToo) {
+    // Each wider than the pause after a record of a thousand regions (62 ms), within which changes are gathered.
+    for (const Duration between : {Duration(100ms), Duration(300ms), Duration(1s)}) {
+        // So that what was saved before buys nothing here.
+        bytesFor(1, 1h);
+        std::size_t per_region[2] = {};
+        for (const std::size_t regions : {1'000u, 4'000u}) {
+            const std::size_t bytes = bytesFor(regions, between, payTime(regions));
+            const double seconds = std::chrono::duration<double>(between).count();
+            // What a region brings, what the time brings, what was saved, and the word of each.
+            const double bound =
+                static_cast<double>(regions) *
+                    (LocalPublisher::kBytesPerChange + LocalPublisher::kBytesPerSecond * seconds +
+                     CountingStore::kBytesOfWord) +
+                static_cast<double>(LocalPublisher::kMostSaved + 3 * LocalPublisher::kBytesPerRegion * regions);
+            EXPECT_LT(static_cast<double>(bytes), bound);
+            per_region[regions == 1'000 ? 0 : 1] = bytes / regions;
+            std::printf("%zu regions, %.1f s apart: %zu bytes, %zu for each; a record for each would be %zu\n", regions,
+                        seconds, bytes, bytes / regions, LocalPublisher::kBytesPerRegion * regions * regions / 2);
+        }
+        EXPECT_LT(per_region[1], per_region[0] * 3 / 2) << "the same for each, however many there are";
+    }
+}
+
+TEST_F(LocalPublishing, WhatChangesIsToldWithinASecondWhateverTheRecordCosts) {
     bytesFor(10'000, 20us);
+    for (int i = 0; i < 50; ++i) {
+        addRegion();
+        reactor_.advance(700ms);
+        EXPECT_EQ(store_.told, desc_.version) << i;
+    }
+    EXPECT_LT(stored().version, desc_.version) << "the record itself is behind";
+    reactor_.advance(payTime(10'100));
+    EXPECT_EQ(stored().version, desc_.version) << "but not for ever";
+}
+
+TEST_F(LocalPublishing, OneChangeOfALargeRecordGoesOutAtOnceAndTheNextIsToldAfterThePause) {
+    bytesFor(10'000, 20us, payTime(20'000));
     addRegion();
     reactor_.advance(1ms);
+    EXPECT_EQ(stored().buffers.size(), 10'001u);
     addRegion();
     reactor_.advance(1ms);
-    EXPECT_EQ(stored().buffers.size(), 10'001u) << "the second waits";
+    EXPECT_LT(store_.told, desc_.version);
     reactor_.advance(700ms);
-    EXPECT_EQ(stored().buffers.size(), 10'002u);
+    EXPECT_EQ(store_.told, desc_.version);
+}
+
+TEST_F(LocalPublishing, WhereNothingCanBeToldTheRecordIsWritten) {
+    bytesFor(10'000, 20us);
+    store_.announces = false;
+    for (int i = 0; i < 10; ++i) {
+        addRegion();
+        reactor_.advance(700ms);
+        EXPECT_EQ(stored().version, desc_.version);
+    }
 }
 
 TEST_F(LocalPublishing, WhoAsksForAnAnswerDoesNotWaitForThePause) {
