@@ -167,6 +167,7 @@ void RedisLink::failed(const Status& why) {
     const bool was_up = std::exchange(up_, false);
     connection_.reset();
     server_.clear();
+    if (why.code() == Code::AccessDenied && uri_.password_file) uri_.password_file->refused();
     reactor_.cancelTimer(std::exchange(lasting_timer_, 0));
     reactor_.cancelTimer(std::exchange(look_timer_, 0));
     if (was_up) {

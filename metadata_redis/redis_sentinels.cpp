@@ -35,7 +35,7 @@ RedisConnectionOptions connectionOptions(const RedisUri& uri, const Config& sett
     RedisConnectionOptions options;
     options.server = server;
     options.user = uri.user;
-    options.password = uri.password;
+    options.password = uri.currentPassword();
     options.database = uri.database;
     options.connect_timeout = settings.redis_connect_timeout;
     options.command_timeout = settings.redis_command_timeout;
@@ -105,7 +105,7 @@ void RedisSentinels::onReply(const Result<RedisReply>& reply, bool authenticated
         return;
     }
     if (reply->type == RedisReply::Type::Error && reply->text.rfind("NOAUTH", 0) == 0 && !authenticated &&
-        !uri_.password.empty())
+        !uri_.currentPassword().empty())
         return authenticate();
     const auto master = masterIn(*reply, uri_.master_name);
     if (!master) return failed(master.status());
@@ -116,7 +116,7 @@ void RedisSentinels::onReply(const Result<RedisReply>& reply, bool authenticated
 void RedisSentinels::authenticate() {
     std::vector<std::string_view> auth{"AUTH"};
     if (!uri_.user.empty()) auth.emplace_back(uri_.user);
-    auth.emplace_back(uri_.password);
+    auth.emplace_back(uri_.currentPassword());
     connection_->command(auth, reactor_.now() + settings_.redis_connect_timeout,
                          [this, question = question_](const Result<RedisReply>& reply) {
                              if (!reply || question != question_ || !answer_) return;

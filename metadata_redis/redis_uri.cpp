@@ -2,9 +2,7 @@
 
 #include <sys/un.h>
 
-#include <cerrno>
 #include <charconv>
-#include <fstream>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -22,7 +20,6 @@ constexpr std::uint16_t kServerPort = 6379;
 constexpr std::uint16_t kSentinelPort = 26379;
 
 constexpr std::size_t kMaxSentinels = 64;
-constexpr std::size_t kMaxPasswordFile = 4096;  ///< Bytes of its first line.
 /// A server's `databases` is 16 by default; more than this nobody has.
 constexpr unsigned kMaxDatabase = 1u << 20;
 
@@ -206,20 +203,10 @@ Status addConfiguredPassword(RedisUri& uri, const Config& settings) {
                                            "' names a user and there is no password: give redis.password or "
                                            "redis.password_file, or write user:password@, or :password@"};
     }
-    const auto unreadable = [&](const std::string& why) {
-        return Status(Code::InvalidArgument, "redis.password_file '" + path + "': " + why);
-    };
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return unreadable(std::generic_category().message(errno));
-    std::string line(kMaxPasswordFile + 1, '\0');
-    file.read(line.data(), static_cast<std::streamsize>(line.size()));
-    if (file.bad() || (file.gcount() == 0 && !file.eof())) return unreadable("it cannot be read");
-    line.resize(static_cast<std::size_t>(file.gcount()));
-    line.resize(std::min(line.size(), line.find('\n')));
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.empty()) return unreadable("its first line is empty");
-    if (line.size() > kMaxPasswordFile) return unreadable("its first line is too long");
-    uri.password = std::move(line);
+    auto line = readPasswordFile(path);
+    if (!line) return line.status();
+    uri.password = std::move(*line);
+    uri.password_file = std::make_shared<RedisPasswordFile>(path, uri.password);
     return Status::ok();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "base/config.h"
 #include "base/endpoint.h"
 #include "base/status.h"
+#include "metadata_redis/redis_password.h"
 
 namespace troupe {
 
@@ -28,7 +30,12 @@ struct RedisUri {
     std::string master_name;      ///< Sentinel.
     std::string user;             ///< Empty: none.
     std::string password;
+    /// Where the password comes from, if from a file; shared by copies, and used on the reactor's turn.
+    std::shared_ptr<RedisPasswordFile> password_file;
     unsigned database = 0;
+
+    /// As of now.
+    const std::string& currentPassword() const { return password_file ? password_file->password() : password; }
 
     /// InvalidArgument says which part of the text is wrong and what is expected, and never repeats user or password.
     static Result<RedisUri> parse(std::string_view text);

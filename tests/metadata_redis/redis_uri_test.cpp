@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+
+#include "base/clock.h"
 
 namespace troupe {
 namespace {
@@ -163,6 +167,37 @@ TEST_F(Passwords, AFileThatGivesNoneIsAnErrorThatNamesIt) {
     write("crlf\r\n");
     ASSERT_TRUE(addConfiguredPassword(uri, settings_));
     EXPECT_EQ(uri.password, "crlf");
+}
+
+TEST_F(Passwords, AFileIsReadAgainAfterARefusalAndKeepsItsLastWhileItIsGone) {
+    write("first\n");
+    RedisUri uri = *RedisUri::parse("redis://h");
+    ASSERT_TRUE(addConfiguredPassword(uri, settings_));
+    const auto becomes = [&](const std::string& password) {
+        const TimePoint limit = Clock::now() + std::chrono::seconds(60);
+        while (uri.currentPassword() != password && Clock::now() < limit) {
+            uri.password_file->refused();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        return uri.currentPassword() == password;
+    };
+    write("second\n");
+    EXPECT_EQ(uri.currentPassword(), "first") << "nobody refused it";
+    EXPECT_TRUE(becomes("second"));
+    std::filesystem::remove(path_);
+    for (int i = 0; i < 20; ++i) {
+        uri.password_file->refused();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_EQ(uri.currentPassword(), "second");
+    }
+    write("third\n");
+    EXPECT_TRUE(becomes("third"));
+    // What is not from the file never changes.
+    settings_.redis_password = "from settings";
+    uri = *RedisUri::parse("redis://h");
+    ASSERT_TRUE(addConfiguredPassword(uri, settings_));
+    EXPECT_EQ(uri.password_file, nullptr);
+    EXPECT_EQ(uri.currentPassword(), "from settings");
 }
 
 }  // namespace
