@@ -208,7 +208,7 @@ void Lane::failAll(const Status& cause, bool retryable, std::uint64_t culprit, s
         const bool sent = id < sent_ || (id == sent_ && sent_offset_ != 0);
         const WorkRequest& request = ring_.front().request;
         auto& to = sent && request.opcode == Opcode::Write ? unfenced_ : failed;
-        to.push_back({request, guilty ? cause : reset, retryable && !guilty, true, !sent});
+        to.push_back({request, guilty ? cause : reset, retryable && !guilty, true, !sent, shared_.passes});
         retire();
     }
     sent_ = ring_.end();

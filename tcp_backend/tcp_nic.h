@@ -95,7 +95,6 @@ class TcpNic final : public Nic {
     TimePoint next_deadline_ = kForever;
     unsigned passes_ = 0;  ///< Since the epoll set was looked at.
     TimePoint looked_at_{};
-    std::size_t turn_ = 0;  ///< Who goes first; moves on each pass.
     std::array<epoll_event, 128> events_{};
 };
 

@@ -29,6 +29,7 @@ constexpr std::chrono::milliseconds kAcceptPause{100};
 bool TcpNic::poll(TimePoint now, Sweep& sweep) {
     bool moved = false;
     shared_.pass_bytes = 0;
+    ++shared_.passes;
     if (start_pending_ && startPending(now, sweep)) moved = true;
     if (now >= next_deadline_) {
         runTimers(now, sweep);
@@ -43,8 +44,7 @@ bool TcpNic::poll(TimePoint now, Sweep& sweep) {
         if (lookAtEvents(now, sweep)) moved = true;
     }
     // Who comes first alternates, since the first may use up the pass.
-    ++turn_;
-    if ((turn_ & 1) != 0) {
+    if ((shared_.passes & 1) != 0) {
         if (driveLanes(now, sweep, direct)) moved = true;
         if (driveServers()) moved = true;
     } else {
@@ -110,7 +110,7 @@ bool TcpNic::driveLanes(TimePoint now, Sweep& sweep, bool receive) {
     const std::size_t count = active_.size();
     for (std::size_t i = 0; i < count; ++i) {
         if (shared_.pass_bytes >= kNicPassBytes) break;
-        Lane& lane = *active_[(turn_ / 2 + i) % count];
+        Lane& lane = *active_[(shared_.passes / 2 + i) % count];
         const bool awaits = lane.awaitsAnswer();
         if (lane.hasUnsent() && lane.send(now, sweep.failed)) moved = true;
         // What was sent just now cannot be answered yet.
@@ -134,7 +134,7 @@ bool TcpNic::driveServers() {
     const std::size_t count = hot_.size();
     for (std::size_t i = 0; i < count; ++i) {
         if (shared_.pass_bytes >= kNicPassBytes) break;
-        ServerConnection& server = *hot_[(turn_ / 2 + i) % count];
+        ServerConnection& server = *hot_[(shared_.passes / 2 + i) % count];
         if (server.state() != ServerConnection::State::Serving) continue;
         const bool worth_a_try = direct || server.hasUnsent();  // Otherwise the epoll set tells, and resets the count.
         if (worth_a_try && server.serve()) {

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <future>
+#include <string>
 #include <thread>
 
 #include <caf/actor_system.hpp>
@@ -418,6 +420,38 @@ TEST(FreeEngine, OfTheOwnerFailsThePeersTransfersWithACause) {
         EXPECT_EQ(status.s, TransferStatusEnum::FAILED) << toString(status.s);
         EXPECT_FALSE(status.error.message().empty());
         EXPECT_TRUE(status.quiesced);
+    }
+}
+
+/// How each loop's thread stands, as /proc says it: 'S' sleeps, 'R' runs or would.
+std::string statesOfLoops() {
+    std::string states;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        // "1234 (troupe.data0) S ..."
+        std::string line;
+        std::getline(std::ifstream(task.path() / "stat"), line);
+        const auto name_ends = line.rfind(')');
+        if (line.find("(troupe.") != std::string::npos && name_ends + 2 < line.size()) states += line[name_ends + 2];
+    }
+    return states;
+}
+
+TEST(Idle, EveryLoopOfAnEngineSleepsHoweverLongItMaySpin) {
+    for (const int spin_us : {0, 50, 100'000}) {
+        SCOPED_TRACE(spin_us);
+        EngineSetup setup;
+        setup.config.spin = std::chrono::microseconds(spin_us);
+        setup.config.data_loops = 2;
+        EnginePair pair(setup);
+        expectCompleted(pair.write(0, 0, 65536), 65536);
+        const auto limit = Clock::now() + kPatience;
+        std::string states;
+        do {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            states = statesOfLoops();
+        } while (states.find_first_not_of('S') != std::string::npos && Clock::now() < limit);
+        // A control loop and two data loops for each of the two.
+        EXPECT_EQ(states, "SSSSSS");
     }
 }
 

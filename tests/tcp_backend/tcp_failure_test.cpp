@@ -119,6 +119,36 @@ TEST(TcpFailure, AWriteToATargetThatStandsStillIsGivenBackUnfencedAfterABound) {
     EXPECT_EQ(half.target, newer);
 }
 
+TEST(TcpFailure, WhatOneLossTakesIsOneIncidentHoweverLateItIsGivenBack) {
+    constexpr std::size_t kCount = 64;  // Of a MiB each: more than the sockets hold.
+    Config config;
+    config.tcp_window_bytes = 128u << 20;
+    Pair pair(config);
+    std::vector<char> source(1u << 20, 'x');
+    std::vector<char> target(source.size());
+    pair.b.registerMemory(target.data(), target.size());
+    std::uint64_t last = 0;
+    for (int loss = 0; loss < 2; ++loss) {
+        pair.run({write(source.data(), target.data(), 1)});
+        pair.a.sweep.clear();
+        const std::vector<WorkRequest> requests(kCount, write(source.data(), target.data(), source.size()));
+        ASSERT_EQ(pair.a.nic->post(pair.path, requests), kCount);
+        for (int i = 0; i < 100; ++i) pair.a.poll();
+        pair.a.nic->resetPath(pair.path, {Code::ConnectionLost, "cut"});
+        pair.a.poll();
+        const std::size_t unsent = pair.a.sweep.failed.size();
+        EXPECT_GT(unsent, 0u);
+        EXPECT_LT(unsent, kCount) << "what was sent is given back later";
+        ASSERT_TRUE(pair.pump([&] { return pair.a.sweep.failed.size() == kCount; }));
+        const std::uint64_t incident = pair.a.sweep.failed.front().incident;
+        EXPECT_NE(incident, 0u);
+        EXPECT_NE(incident, last) << "each loss is one of its own";
+        for (const Failure& failure : pair.a.sweep.failed) ASSERT_EQ(failure.incident, incident);
+        pair.a.sweep.clear();
+        last = incident;
+    }
+}
+
 TEST(TcpFailure, ARefusedConnectFailsWhatIsPosted) {
     Pair pair;
     pair.b.nic.reset();
