@@ -118,13 +118,7 @@ TEST_F(Hostile, ManySilentConnectionsKeepNobodyOut) {
     for (const std::uint16_t port : ports()) {
         std::vector<UniqueFd> silent;
         for (int i = 0; i < 100; ++i) silent.push_back(connectTo(port));
-        const auto newcomer = startEngine(setup());
-        ASSERT_TRUE(newcomer->registerLocalMemory(pair_.local.data(), pair_.local.size()));
-        const auto segment = newcomer->openSegment(pair_.b->localSegmentName());
-        ASSERT_TRUE(segment) << segment.status().toString();
-        expectCompleted(runBatch(*newcomer, {makeRequest(Opcode::Write, *segment, pair_.local.data(),
-                                                         pair_.remote.address(), 65536)}),
-                        65536);
+        expectNewcomerWrites(pair_, setup());
         for (const UniqueFd& fd : silent) EXPECT_TRUE(closedByPeer(fd.get()));
     }
 }

@@ -102,13 +102,7 @@ class Limits : public testing::Test {
     void expectOthersUnharmed() {
         expectCompleted(pair_.write(0, 0, 65536), 65536);
         EXPECT_TRUE(pair_.a->probePeerAliveByID(pair_.segment, kPatience));
-        const auto newcomer = startEngine(setup());
-        ASSERT_TRUE(newcomer->registerLocalMemory(pair_.local.data(), pair_.local.size()));
-        const auto segment = newcomer->openSegment(pair_.b->localSegmentName());
-        ASSERT_TRUE(segment) << segment.status().toString();
-        expectCompleted(runBatch(*newcomer, {makeRequest(Opcode::Write, *segment, pair_.local.data(),
-                                                         pair_.remote.address(), 65536)}),
-                        65536);
+        expectNewcomerWrites(pair_, setup());
     }
     static ErrorReply errorIn(const std::string& bytes) {
         ControlFrameReader reader;

@@ -210,6 +210,18 @@ inline void expectCompleted(const TransferStatus& status, std::size_t bytes) {
     EXPECT_TRUE(status.error.isOk());
 }
 
+/// An engine that the pair does not know yet opens the target's segment and writes to it.
+inline void expectNewcomerWrites(EnginePair& pair, const EngineSetup& setup) {
+    constexpr std::size_t kBytes = 65536;
+    const auto newcomer = startEngine(setup);
+    ASSERT_TRUE(newcomer->registerLocalMemory(pair.local.data(), pair.local.size()));
+    const auto segment = newcomer->openSegment(pair.b->localSegmentName());
+    ASSERT_TRUE(segment) << segment.status().toString();
+    expectCompleted(
+        runBatch(*newcomer, {makeRequest(Opcode::Write, *segment, pair.local.data(), pair.remote.address(), kBytes)}),
+        kBytes);
+}
+
 inline void expectFailed(const TransferStatus& status, Code code) {
     EXPECT_EQ(status.s, TransferStatusEnum::FAILED) << toString(status.s);
     EXPECT_EQ(status.error.code(), code) << status.error.toString();

@@ -81,6 +81,28 @@ inline std::array<std::byte, kResponseBytes> bytesOf(const ResponseHeader& heade
     return bytes;
 }
 
+/// A target that the test polls, and attackers with sockets that want its memory.
+class TargetUnderAttack : public ::testing::Test {
+  protected:
+    explicit TargetUnderAttack(std::size_t bytes, Config config = {}, std::shared_ptr<const ClusterAuth> auth = nullptr)
+        : node(std::move(config), "127.0.0.1", "b", makeSilentLogger(), std::move(auth)), memory(bytes, 'x') {
+        node.registerMemory(memory.data(), memory.size());
+    }
+    std::uint16_t port() const { return node.asPeer()->desc->lane_ports[0]; }
+    bool pump(const std::function<bool()>& done) { return test::pumpNodes(done, node); }
+    /// Waits until `count` bytes came, or the target ended the connection.
+    bool awaitBytes(RawSocket& socket, std::size_t count) {
+        return pump([&] { return !socket.receive() || socket.got.size() >= count; });
+    }
+    /// Waits until the target ended the connection.
+    bool isCut(RawSocket& socket) {
+        return pump([&] { return !socket.receive(); });
+    }
+
+    Node node;
+    std::vector<char> memory;
+};
+
 /// The bytes between an initiator and a target, forwarded by the test's thread; may damage one byte on the way.
 class Proxy {
   public:

@@ -76,23 +76,9 @@ TEST(TcpAuth, ARestartedPeerIsToldApartByAProvenAnswer) {
 }
 
 /// A target with a key, and attackers without it that can do anything with bytes.
-class TcpAuthHostile : public ::testing::Test {
+class TcpAuthHostile : public TargetUnderAttack {
   protected:
-    TcpAuthHostile() : node({}, "127.0.0.1", "b", makeSilentLogger(), authOf("k")), memory(4096, 'x') {
-        node.registerMemory(memory.data(), memory.size());
-    }
-    std::uint16_t port() const { return node.asPeer()->desc->lane_ports[0]; }
-    bool pump(const std::function<bool()>& done) {
-        const auto limit = Clock::now() + std::chrono::seconds(60);
-        while (!done()) {
-            if (Clock::now() > limit) return false;
-            node.poll();
-        }
-        return true;
-    }
-    bool isCut(RawSocket& socket) {
-        return pump([&] { return !socket.receive(); });
-    }
+    TcpAuthHostile() : TargetUnderAttack(4096, {}, authOf("k")) {}
     static std::vector<std::byte> helloBytes(Hello hello, const Nonce& nonce) {
         hello.has_nonce = true;
         const auto fixed = bytesOf(hello);
@@ -103,7 +89,7 @@ class TcpAuthHostile : public ::testing::Test {
     /// Says a hello and gets the challenge.
     std::vector<std::byte> challenge(RawSocket& socket, const std::vector<std::byte>& hello) {
         EXPECT_TRUE(socket.send(hello.data(), hello.size()));
-        EXPECT_TRUE(pump([&] { return !socket.receive() || socket.got.size() >= kHelloReplyBytes + kAuthBytes; }));
+        EXPECT_TRUE(awaitBytes(socket, kHelloReplyBytes + kAuthBytes));
         std::vector<std::byte> bytes(socket.bytes(), socket.bytes() + socket.got.size());
         socket.got.clear();
         return bytes;
@@ -112,14 +98,11 @@ class TcpAuthHostile : public ::testing::Test {
         return node.auth->prove(AuthRole::Initiator, kAuthProtocol, {hello, challenge});
     }
     HelloReply reply(RawSocket& socket) {
-        EXPECT_TRUE(pump([&] { return !socket.receive() || socket.got.size() >= kHelloReplyBytes; }));
+        EXPECT_TRUE(awaitBytes(socket, kHelloReplyBytes));
         const auto decoded = decodeHelloReply(socket.bytes());
         EXPECT_TRUE(decoded.isOk());
         return decoded.isOk() ? *decoded : HelloReply{};
     }
-
-    Node node;
-    std::vector<char> memory;
 };
 
 TEST_F(TcpAuthHostile, WhoKnowsTheKeyGetsIn) {
@@ -247,14 +230,7 @@ class TcpAuthLiar : public ::testing::Test {
         EXPECT_TRUE(opened);
         EXPECT_EQ(a.nic->post(*opened, std::vector{write(data.data(), data.data(), data.size())}), 1u);
     }
-    bool pump(const std::function<bool()>& done) {
-        const auto limit = Clock::now() + std::chrono::seconds(60);
-        while (!done()) {
-            if (Clock::now() > limit) return false;
-            a.poll();
-        }
-        return true;
-    }
+    bool pump(const std::function<bool()>& done) { return test::pumpNodes(done, a); }
     RawSocket accept() {
         UniqueFd fd;
         EXPECT_TRUE(pump([&] {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "tcp_backend/tcp_transport.h"
+#include "tests/support/pump.h"
 
 namespace troupe::tcp::testing {
 
@@ -84,15 +84,7 @@ struct Pair {
     }
 
     /// Polls both until `done`, or for a long time.
-    bool pump(const std::function<bool()>& done) {
-        const auto limit = Clock::now() + std::chrono::seconds(60);
-        while (!done()) {
-            if (Clock::now() > limit) return false;
-            a.poll();
-            b.poll();
-        }
-        return true;
-    }
+    bool pump(const std::function<bool()>& done) { return test::pumpNodes(done, a, b); }
 
     /// Posts everything, as the window allows, and waits until each request ended.
     void run(std::vector<WorkRequest> requests) {
