@@ -78,7 +78,9 @@ TEST(DeviceSettings, BothEndsKeepToTheSmallerPacketsAndTheFewerReads) {
             EXPECT_EQ(remote, local);
             EXPECT_EQ(soft->lastRoute("s0").path_mtu, IBV_MTU_1024);
             EXPECT_EQ(soft->lastRoute("t0").path_mtu, IBV_MTU_1024);
-            if (!small_initiator) EXPECT_LE(soft->lastRoute("t0").max_dest_rd_atomic, 4);
+            if (!small_initiator) {
+                EXPECT_LE(soft->lastRoute("t0").max_dest_rd_atomic, 4);
+            }
             EXPECT_TRUE(soft->violations().empty()) << soft->violations().front();
         }
     }
