@@ -59,6 +59,7 @@ caf::behavior SegmentDirectory::make_behavior() {
         },
         [this](const ExplainSegment& request) { explain(request); },
         [this](const PublishLocal& request) { publishLocal(request); },
+        [this](const TransportDescribedAnew&) { describedAnew(); },
         [this](const DescribeLocal& request) { describeLocal(request); },
         [this](const SubscribePeers& request) {
             subscribers_.push_back(request.subscriber);
@@ -621,6 +622,13 @@ SegmentDesc SegmentDirectory::describe(const Local& local, const RegionMap& regi
     std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &broken);
     desc.timestamp = text;
     return desc;
+}
+
+/// Peers hear of it when they ask next; a store, and who watches it, at once.
+void SegmentDirectory::describedAnew() {
+    transports_dirty_ = true;
+    routeLocal();
+    publishLocal({});
 }
 
 const SegmentDesc& SegmentDirectory::localDesc() {

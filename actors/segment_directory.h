@@ -142,6 +142,7 @@ class SegmentDirectory final : public HostedActor {
     void routeLocal();
     void describeLocal(const DescribeLocal& request);
     void publishLocal(const PublishLocal& request);
+    void describedAnew();
 
     const Local local_;
     std::unique_ptr<MetadataStore> store_;

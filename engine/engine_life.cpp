@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include <caf/actor_addr.hpp>
+#include <caf/actor_cast.hpp>
+
 #include "actors/supervisor.h"
 #include "base/endpoint.h"
 #include "engine/engine_core.h"
@@ -306,6 +309,14 @@ std::string inLowerCase(std::string name) {
     return name;
 }
 
+/// Has the descriptor made anew. Transports live as long as the directory does, which holds them, so this does not hold
+/// it.
+std::function<void()> announcer(const caf::actor& directory) {
+    return [weak = caf::actor_cast<caf::actor_addr>(directory)] {
+        if (const auto alive = caf::actor_cast<caf::actor>(weak)) caf::anon_send(alive, TransportDescribedAnew{});
+    };
+}
+
 }  // namespace
 
 Result<Transport*> TransferEngine::installTransport(const std::string& given, void** args) {
@@ -331,7 +342,8 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
                                    core.auth,
                                    core.exchange.get(),
                                    nullptr,
-                                   core.faults.get()};
+                                   core.faults.get(),
+                                   announcer(core.directory)};
     if (const Status installed = transport->install(context); !installed)
         return installed.withContext("transport '" + proto + "'");
 
@@ -339,7 +351,8 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
     for (const Region& region : core.regions.regions().load()->all()) {
         const Status usable = transport->registerMemory(region);
         if (!usable) {
-            for (const Region& done : registered) transport->unregisterMemory(done);
+            // What it does not let go of now goes with it.
+            for (const Region& done : registered) static_cast<void>(transport->unregisterMemory(done));
             return usable.withContext("transport '" + proto + "', region " + region.range.toString());
         }
         registered.push_back(region);
@@ -374,7 +387,9 @@ Status TransferEngine::uninstallTransport(const std::string& given) {
         return UninstallTransport{proto, std::move(reply)};
     });
     if (!done) return done;
-    for (const Region& region : core.regions.regions().load()->all()) found->transport->unregisterMemory(region);
+    for (const Region& region : core.regions.regions().load()->all())
+        if (const Status left = found->transport->unregisterMemory(region); !left)
+            core.options.log->error("uninstall of '{}': {}", proto, left.toString());
     core.transports.erase(found);
     return Status::ok();
 }

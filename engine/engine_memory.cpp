@@ -14,22 +14,39 @@ namespace troupe {
 
 namespace {
 
-/// Asks every transport to take a region; on a refusal those that took it let go again.
-Status registerEverywhere(const EngineCore& core, const Region& region) {
+/// The first transport that does not let go of a region, and why; the others have.
+Status unregisterEverywhere(const EngineCore& core, const Region& region) {
+    Status left;
+    for (const auto& installed : core.transports) {
+        const Status gone = installed.transport->unregisterMemory(region);
+        if (!gone && left.isOk()) left = gone.withContext("transport '" + installed.transport->name() + "'");
+    }
+    return left;
+}
+
+/// Gives a region's range free when every transport has let go of it, and else keeps it claimed, with the reason.
+Status forget(EngineCore& core, const Region& region) {
+    const Status left = unregisterEverywhere(core, region);
+    if (left)
+        core.regions.remove(region.id);
+    else
+        core.regions.hold(region.id);
+    return left;
+}
+
+/// Asks every transport to take a region; on a refusal none of them has it, or what is left of it is said, too.
+Status registerEverywhere(EngineCore& core, const Region& region) {
     for (auto it = core.transports.begin(); it != core.transports.end(); ++it) {
         const Status taken = it->transport->registerMemory(region);
         if (taken) continue;
-        for (auto undo = core.transports.begin(); undo != it; ++undo) undo->transport->unregisterMemory(region);
+        const Status left = forget(core, region);
         const std::string who = "transport '" + it->transport->name() + "'";
         const std::string range = region.range.toString();
         const bool named = taken.message().find(range) != std::string::npos;
-        return taken.withContext(named ? who : who + ", region " + range);
+        const Status refused = taken.withContext(named ? who : who + ", region " + range);
+        return left ? refused : Status(refused.code(), refused.message() + "; " + left.message());
     }
     return Status::ok();
-}
-
-void unregisterEverywhere(const EngineCore& core, const Region& region) {
-    for (const auto& installed : core.transports) installed.transport->unregisterMemory(region);
 }
 
 Region regionOf(void* addr, std::size_t length, const std::string& location, bool remote_accessible) {
@@ -58,11 +75,7 @@ Status registerOne(EngineCore& core, Region wanted, bool update_metadata) {
     const std::shared_lock lock(core.transports_mutex);
     auto region = core.regions.reserve(wanted);
     if (!region) return region.status();
-    const Status taken = registerEverywhere(core, *region);
-    if (!taken) {
-        core.regions.remove(region->id);
-        return taken;
-    }
+    if (const Status taken = registerEverywhere(core, *region); !taken) return taken;
     core.regions.commit(region->id);
     if (update_metadata) caf::anon_send(core.directory, PublishLocal{});
     return Status::ok();
@@ -98,17 +111,13 @@ Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& 
         const Status sound = checkRegion(core, wanted, rights);
         auto region = sound ? core.regions.reserve(wanted) : Result<Region>(sound);
         failed = region ? registerEverywhere(core, *region) : region.status();
-        if (!failed) {
-            if (region) core.regions.remove(region->id);
-            break;
-        }
+        if (!failed) break;
         taken.push_back(*region);
     }
     if (!failed) {
-        for (const Region& region : taken) {
-            unregisterEverywhere(core, region);
-            core.regions.remove(region.id);
-        }
+        for (const Region& region : taken)
+            if (const Status left = forget(core, region); !left)
+                failed = Status(failed.code(), failed.message() + "; " + left.message());
         return failed;
     }
     std::vector<std::uint64_t> ids;
@@ -137,10 +146,10 @@ Status TransferEngine::unregisterLocalMemory(void* addr, bool update_metadata) {
                                            " after unregister_timeout");
     }
     const std::shared_lock lock(core.transports_mutex);
-    unregisterEverywhere(core, *region);
-    core.regions.remove(region->id);
+    const Status left = forget(core, *region);
+    // Peers are not to look for it any more either way.
     if (update_metadata) caf::anon_send(core.directory, PublishLocal{});
-    return Status::ok();
+    return left;
 }
 
 Status TransferEngine::unregisterLocalMemoryBatch(const std::vector<void*>& addrs) {

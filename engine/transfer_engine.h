@@ -123,7 +123,8 @@ class TransferEngine {
     /// The same when a process of this host that was given access is stopped, and so can be neither cut nor proven
     /// gone: the error names it, the memory must stay mapped, and a later call succeeds once the process goes on or has
     /// ended. And the same while a part of it is in quarantine; the error names one, with the Nic, the peer and the
-    /// cause.
+    /// cause. BatchBusy, too, when a device does not take its registration back: the error names it, nobody gets the
+    /// region any more, the memory must stay mapped and cannot be registered again until a later call succeeds.
     Status unregisterLocalMemory(void* addr, bool update_metadata = true);
     /// Stops at the first error, which names the address; the ones before it are unregistered.
     Status unregisterLocalMemoryBatch(const std::vector<void*>& addrs);

@@ -23,7 +23,7 @@ class HostTransport : public Transport {
     std::vector<PlacedNic> takeNics() override;
     /// Unsupported for memory of a GPU, which a processor's copy cannot touch.
     Status registerMemory(const Region& region) override;
-    void unregisterMemory(const Region&) override {}
+    Status unregisterMemory(const Region&) override { return {}; }
     /// Adds the name of the socket.
     void describe(SegmentDesc& desc) const override;
     /// What the descriptor alone tells: Ok also where only a probe can know.

@@ -80,6 +80,9 @@ struct PublishLocal {
     std::function<void(Status)> reply;
 };
 
+/// A transport's part of the local descriptor changed by itself: publish it.
+struct TransportDescribedAnew {};
+
 /// Tell `subscriber` of every PeerEvent from now on, as messages.
 struct SubscribePeers {
     caf::actor subscriber;
@@ -215,6 +218,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SyncSegments)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ProbePeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ExplainSegment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PublishLocal)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::TransportDescribedAnew)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SubscribePeers)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AskPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::AnswerPeer)

@@ -14,7 +14,7 @@ class NullTransport : public Transport {
     Status install(const TransportContext& context) override;
     std::vector<PlacedNic> takeNics() override;
     Status registerMemory(const Region&) override { return Status::ok(); }
-    void unregisterMemory(const Region&) override {}
+    Status unregisterMemory(const Region&) override { return {}; }
     void describe(SegmentDesc&) const override {}  ///< Adds nothing: no peer needs to know.
     Status reaches(const SegmentDesc&) const override { return Status::ok(); }
 

@@ -26,7 +26,7 @@ class FaultyTransport final : public Transport {
         return nics;
     }
     Status registerMemory(const Region& region) override { return transport_->registerMemory(region); }
-    void unregisterMemory(const Region& region) override { transport_->unregisterMemory(region); }
+    Status unregisterMemory(const Region& region) override { return transport_->unregisterMemory(region); }
     void describe(SegmentDesc& desc) const override { transport_->describe(desc); }
     Status reaches(const SegmentDesc& peer) const override { return transport_->reaches(peer); }
     void answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply) override {

@@ -129,7 +129,9 @@ Result<Region> RegistrationTable::beginRemoval(std::uint64_t addr) {
     }
     if (entry->second.state == State::Closing)
         return {Code::BatchBusy, entry->second.region.range.toString() + " is being unregistered already"};
+    const bool is_visible = entry->second.state == State::Visible;
     entry->second.state = State::Closing;
+    if (!is_visible) return entry->second.region;
     auto next = std::make_shared<RegionMap>(*visible_.load());
     hide(entry->second.region, *next);
     visible_.publish(std::move(next));
@@ -142,10 +144,21 @@ void RegistrationTable::cancelRemoval(std::uint64_t id) {
     if (addr == addr_of_id_.end()) return;
     Entry& entry = by_addr_.at(addr->second);
     if (entry.state != State::Closing) return;
-    entry.state = State::Visible;
+    entry.state = entry.was_held ? State::Held : State::Visible;
+    if (entry.was_held) return;
     auto next = std::make_shared<RegionMap>(*visible_.load());
     show(entry.region, *next);
     visible_.publish(std::move(next));
+}
+
+void RegistrationTable::hold(std::uint64_t id) {
+    const std::lock_guard lock(writers_);
+    const auto addr = addr_of_id_.find(id);
+    if (addr == addr_of_id_.end()) return;
+    Entry& entry = by_addr_.at(addr->second);
+    if (entry.state == State::Visible) return;
+    entry.state = State::Held;
+    entry.was_held = true;
 }
 
 void RegistrationTable::show(const Region& region, RegionMap& map) {

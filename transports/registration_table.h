@@ -65,16 +65,20 @@ class RegistrationTable {
     /// Hides the region that starts at `addr` from readers, so that no new work finds it, while the range stays
     /// claimed. AddressNotRegistered: none starts there. BatchBusy: it is closing already.
     Result<Region> beginRemoval(std::uint64_t addr);
-    /// Makes a closing region visible again.
+    /// Makes a closing region visible again, unless it was held before.
     void cancelRemoval(std::uint64_t id);
+    /// A transport does not let go of a region that is reserved or closing: it stays hidden and its range claimed,
+    /// until another beginRemoval and what follows it succeed.
+    void hold(std::uint64_t id);
 
     const Snapshot<RegionMap>& regions() const { return visible_; }
 
   private:
-    enum class State { Pending, Visible, Closing };
+    enum class State { Pending, Visible, Closing, Held };
     struct Entry {
         Region region;
         State state = State::Pending;
+        bool was_held = false;
     };
 
     void show(const Region& region, RegionMap& map);

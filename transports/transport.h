@@ -32,6 +32,9 @@ struct TransportContext {
     /// Gives descriptors for memory that only a device has; null: nobody does.
     std::shared_ptr<MemoryExporter> device_memory = nullptr;
     FaultInjector* faults = nullptr;  ///< Null: nobody breaks anything on purpose. Outlives the transport.
+    /// What `describe` says has changed by itself. Any thread, never blocks; may be empty, and called at any time until
+    /// the transport's end.
+    std::function<void()> described_anew = {};
 };
 
 /// A look at a peer that is under way. Destroying it ends it: its callback is not called any more. Lives on the loop
@@ -62,7 +65,10 @@ class Transport {
     /// Makes a region usable, all or nothing. Any thread, may take long; never on a data loop. Calls for different
     /// regions may run at the same time.
     virtual Status registerMemory(const Region& region) = 0;
-    virtual void unregisterMemory(const Region& region) = 0;
+    /// The other end of it: when this is Ok, nothing of this transport reaches the region, or keeps it, any more. Ok,
+    /// too, when it has none of it. Otherwise why it does not let go: the memory may be neither unmapped nor registered
+    /// again, and this may be called once more.
+    virtual Status unregisterMemory(const Region& region) = 0;
 
     /// Adds what peers need to reach this transport to the engine's own descriptor, which has its buffers already.
     virtual void describe(SegmentDesc& desc) const = 0;

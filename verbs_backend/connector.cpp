@@ -3,13 +3,14 @@
 #include "verbs_backend/connector.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "verbs_backend/quiet_thread.h"
 
 namespace troupe::verbs {
 
@@ -19,10 +20,6 @@ constexpr int kBacklog = 512;
 
 /// Ids of rdma_cm are addresses, which are less.
 constexpr std::uint64_t kFirstExchanged = std::uint64_t{1} << 63;
-
-/// Destroying an id sends a message to its peer. On a port that is down, or that came up and has no route yet, that
-/// message fails, and with Soft-RoCE (kernel 6.1) the port never sends a connection message again.
-constexpr std::chrono::seconds kSettle{1};
 
 int pollTimeout(TimePoint deadline) {
     if (deadline == kForever) return -1;
@@ -34,13 +31,15 @@ int pollTimeout(TimePoint deadline) {
 }  // namespace
 
 Connector::Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log,
-                     ControlExchange* exchange, std::shared_ptr<const ClusterAuth> auth)
+                     ControlExchange* exchange, std::shared_ptr<const ClusterAuth> auth,
+                     std::function<void()> described_anew)
     : api_(std::move(api)),
       config_(config),
       incarnation_(incarnation),
       log_(std::move(log)),
       auth_(std::move(auth)),
       exchange_(exchange),
+      described_anew_(std::move(described_anew)),
       inlet_(std::make_shared<Inlet>()),
       next_exchanged_(kFirstExchanged) {
     inlet_->to = this;
@@ -67,17 +66,18 @@ Connector::~Connector() {
 }
 
 Result<std::uint16_t> Connector::start(const std::vector<std::shared_ptr<Device>>& devices) {
-    for (const auto& device : devices) own_.push_back({device, nullptr, false, {}});
+    for (const auto& device : devices) own_.push_back({device, nullptr, false, {}, {}});
     wake_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!wake_) return errnoStatus(Code::ResourceExhausted, "eventfd", errno);
-    const bool wants_cm = std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device->by_cm; });
+    const bool wants_cm =
+        std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device->view()->by_cm; });
     Status listening;
     if (wants_cm) listening = listen(devices);
     if (!listening && !canExchange()) return listening;
     if (!listening) log_->warn("rdma: pairs are made without rdma_cm: {}", listening.message());
-    thread_ = std::thread([this] { run(); });
-    // Linux cuts names at 15 bytes.
-    ::pthread_setname_np(thread_.native_handle(), "troupe.rdma");
+    auto thread = startQuietThread("troupe.rdma", [this] { run(); });
+    if (!thread) return thread.status();
+    thread_ = std::move(*thread);
     return port_;
 }
 
@@ -89,7 +89,8 @@ Status Connector::listen(const std::vector<std::shared_ptr<Device>>& devices) {
     if (listener_ == 0) return errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno);
     // On all devices, so that one port number serves them all; requests by a device that is not ours are refused.
     const bool v6 = std::any_of(devices.begin(), devices.end(), [](const auto& device) {
-        return device->by_cm && device->address.family() == AF_INET6;
+        const auto view = device->view();
+        return view->by_cm && view->address.family() == AF_INET6;
     });
     const auto any = SocketAddress::fromNumeric(v6 ? "::" : "0.0.0.0", 0);
     if (!any) return any.status();
@@ -115,7 +116,11 @@ Status Connector::attach(std::size_t device, std::shared_ptr<Mailbox> mailbox) {
     command([this, device, mailbox = std::move(mailbox), done]() mutable {
         own_[device].mailbox = std::move(mailbox);
         Status left;
-        if (!own_[device].mailbox) {
+        if (own_[device].mailbox) {
+            // What became of the device before anybody listened.
+            tellQueue(device);
+            if (!own_[device].out) tellPort(device, PairEvent::Kind::PortDown, own_[device].out);
+        } else {
             std::vector<std::uint32_t> numbers;
             for (const auto& [number, pair] : pairs_)
                 if (pair.order.device == device) numbers.push_back(number);
@@ -208,74 +213,6 @@ void Connector::handleCm(CmEvent& event) {
     if (served_.count(event.id) != 0 &&
         (event.kind == CmEvent::Kind::Disconnected || event.kind == CmEvent::Kind::Failed))
         endServed(event.id, event.name.c_str());
-}
-
-void Connector::handleAsync(std::size_t index) {
-    Own& own = own_[index];
-    VerbsApi::AsyncEvent event;
-    while (api_->nextAsyncEvent(own.device->context(), event)) {
-        log_->debug("rdma: {}: {}", own.device->describe(), event.name);
-        const auto breakAll = [&](std::uint32_t port, const Status& cause) {
-            std::vector<std::uint32_t> concerned;
-            for (const auto& [number, pair] : pairs_) {
-                const Device& device = *via(pair).device;
-                if (takesDevice(pair) && device.context() == own.device->context() &&
-                    (port == 0 || device.port == port))
-                    concerned.push_back(number);
-            }
-            for (const std::uint32_t number : concerned) {
-                const auto found = pairs_.find(number);
-                if (found == pairs_.end()) continue;
-                Pair& pair = found->second;
-                // What is being made there has an answer now, rather than when its time is over.
-                if (pair.step == Step::Up)
-                    breakNow(pair, cause);
-                else if (pair.step != Step::Broken)
-                    giveUpCandidate(pair, cause);
-            }
-        };
-        const auto tellPort = [&](std::uint32_t port, PairEvent::Kind kind, const Status& cause) {
-            for (Own& other : own_) {
-                if (other.device->context() != own.device->context() || (port != 0 && other.device->port != port))
-                    continue;
-                other.port_down = kind == PairEvent::Kind::PortDown;
-                other.quiet_until = other.port_down ? kForever : Clock::now() + kSettle;
-                PairEvent told;
-                told.kind = kind;
-                told.status = cause;
-                if (other.mailbox) other.mailbox->put(std::move(told));
-            }
-        };
-        switch (event.type) {
-            case IBV_EVENT_PORT_ERR:
-            case IBV_EVENT_DEVICE_FATAL: {
-                const bool fatal = event.type == IBV_EVENT_DEVICE_FATAL;
-                const std::uint32_t port = fatal ? 0 : event.port;
-                const Status cause(Code::ConnectionLost,
-                                   own.device->describe() + (fatal ? " failed (device fatal)" : " went down"));
-                log_->warn("rdma: {}", cause.message());
-                tellPort(port, PairEvent::Kind::PortDown, cause);
-                breakAll(port, cause);
-                break;
-            }
-            case IBV_EVENT_PORT_ACTIVE:
-                log_->info("rdma: {} is active again", own.device->describe());
-                tellPort(event.port, PairEvent::Kind::PortUp, {});
-                break;
-            case IBV_EVENT_QP_FATAL:
-            case IBV_EVENT_QP_REQ_ERR:
-            case IBV_EVENT_QP_ACCESS_ERR: {
-                for (auto& [number, pair] : pairs_)
-                    if (pair.qp != nullptr && pair.qp == event.qp)
-                        breakNow(pair, {Code::ConnectionLost, own.device->describe() + ": " + event.name});
-                const auto served = std::find_if(served_.begin(), served_.end(),
-                                                 [&](const auto& entry) { return entry.second.qp == event.qp; });
-                if (served != served_.end()) endServed(served->first, event.name.c_str());
-                break;
-            }
-            default: break;
-        }
-    }
 }
 
 TimePoint Connector::nextDeadline() const {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -58,9 +59,11 @@ class Connector {
         std::uint32_t peer_index = 0;       ///< Peer::index.
     };
 
-    /// `config`, `exchange` and what `incarnation` means as in TransportContext; what is referred to outlives this.
+    /// `config`, `exchange`, `described_anew` and what `incarnation` means as in TransportContext; what is referred to
+    /// outlives this.
     Connector(std::shared_ptr<VerbsApi> api, const Config& config, Incarnation incarnation, Logger log,
-              ControlExchange* exchange = nullptr, std::shared_ptr<const ClusterAuth> auth = nullptr);
+              ControlExchange* exchange = nullptr, std::shared_ptr<const ClusterAuth> auth = nullptr,
+              std::function<void()> described_anew = {});
     /// Ends every pair. No Nic may still hold one.
     ~Connector();
 
@@ -81,6 +84,12 @@ class Connector {
     /// Ends a pair in whatever state. Destroyed follows; with an error it follows once more should a later try succeed.
     void destroy(std::uint32_t pair);
 
+    /// The device's completion queue can no longer be read: all of its pairs end and it gets another one, or is put out
+    /// of use. Nothing happens when `queue` is not its queue any more.
+    void queueLost(std::size_t device, std::shared_ptr<const CompletionQueue> queue, const Status& cause);
+    /// Lets go of a queue on the thread, as closing one is a call to the device.
+    void release(std::shared_ptr<const CompletionQueue> queue);
+
     /// Answers an Offer, and what to do when the connection of who made one has ended. Any thread.
     void answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply);
     void askerLeft(std::uint64_t connection);
@@ -93,6 +102,10 @@ class Connector {
     std::size_t served() const { return served_count_.load(std::memory_order_relaxed); }
 
   private:
+    /// Destroying an id sends a message to its peer. On a port that is down, or that came up and has no route yet, that
+    /// message fails, and with Soft-RoCE (kernel 6.1) the port never sends a connection message again.
+    static constexpr std::chrono::seconds kSettle{1};
+
     enum class Step : std::uint8_t { Resolving, Routing, Connecting, Up, Broken };
 
     /// A pair of which this is the initiator.
@@ -103,12 +116,14 @@ class Connector {
         std::size_t candidate = 0;
         CmId id = 0;
         ibv_qp* qp = nullptr;
-        ibv_qp_init_attr made{};          ///< What the QP can hold.
-        TimePoint deadline = kForever;    ///< Of the candidate.
-        std::uint64_t asked = 0;          ///< By exchange: number of the last question; 0: none was sent.
-        std::uint32_t offered_qp = 0;     ///< By exchange: the queue pair that it was about.
-        std::vector<ibv_gid_entry> gids;  ///< By exchange: those of the own port that may still serve.
-        std::uint32_t psn = 0;            ///< By exchange: number of the first packet.
+        ibv_qp_init_attr made{};                       ///< What the QP can hold.
+        TimePoint deadline = kForever;                 ///< Of the candidate.
+        std::uint64_t asked = 0;                       ///< By exchange: number of the last question; 0: none was sent.
+        std::uint32_t offered_qp = 0;                  ///< By exchange: the queue pair that it was about.
+        std::vector<ibv_gid_entry> gids;               ///< By exchange: those of the own port that may still serve.
+        std::uint32_t psn = 0;                         ///< By exchange: number of the first packet.
+        std::optional<ibv_gid_entry> gid;              ///< Of the own port, that its packets carry.
+        std::shared_ptr<const CompletionQueue> queue;  ///< Of `qp`.
         Status first_failure;
     };
     /// A pair of which this is the target.
@@ -117,10 +132,17 @@ class Connector {
         ibv_qp* qp = nullptr;
         std::size_t device = 0;
         Greeting greeting;
-        std::uint64_t order = 0;       ///< Grows with each one accepted, or seen in use.
-        std::uint32_t psn = 0;         ///< Packet that was due next when it was last looked at.
-        std::uint64_t connection = 0;  ///< By exchange: Asker::connection. Its key is none of rdma_cm's ids then.
-        std::uint32_t peer_qp = 0;     ///< By exchange.
+        std::uint64_t order = 0;           ///< Grows with each one accepted, or seen in use.
+        std::uint32_t psn = 0;             ///< Packet that was due next when it was last looked at.
+        std::uint64_t connection = 0;      ///< By exchange: Asker::connection. Its key is none of rdma_cm's ids then.
+        std::uint32_t peer_qp = 0;         ///< By exchange.
+        std::optional<ibv_gid_entry> gid;  ///< As of Pair.
+        std::shared_ptr<const CompletionQueue> queue;  ///< Of `qp`.
+    };
+    /// What a pair goes by, as far as it was asked for.
+    struct Way {
+        std::uint32_t mtu = 0;  ///< Of the path, bytes.
+        std::optional<ibv_gid_entry> gid;
     };
     /// Where the attributes of a pair's transitions come from.
     struct Link {
@@ -140,6 +162,7 @@ class Connector {
         std::shared_ptr<Device> device;
         std::shared_ptr<Mailbox> mailbox;
         bool port_down = false;
+        Status out;               ///< Not Ok: the device is out of use, and why.
         TimePoint quiet_until{};  ///< No connection message may be sent before; kForever while the port is down.
     };
 
@@ -149,6 +172,7 @@ class Connector {
         std::uint32_t number = 0;
         std::size_t owner = kNobody;  ///< Device of the Nic that hears of it.
         ibv_qp* qp = nullptr;
+        std::shared_ptr<const CompletionQueue> queue;
         Status cause;
         Duration pause{};
         TimePoint next{};
@@ -159,9 +183,23 @@ class Connector {
     void runCommands();
     void command(std::function<void()> work);
     void handleCm(CmEvent& event);
-    void handleAsync(std::size_t device);
     void runDeadlines(TimePoint now);
     TimePoint nextDeadline() const;
+
+    // connector_events.cpp
+    void handleAsync(std::size_t device);
+    std::vector<std::size_t> portsOf(const ibv_context* context, std::uint32_t port) const;
+    void portLost(std::size_t device, const Status& cause);
+    void portActive(std::size_t device);
+    void lookAtPort(std::size_t device);
+    void renewQueue(std::size_t device, const ibv_cq* failed, const Status& why);
+    void putOut(std::size_t device, const Status& cause);
+    using WhichGid = std::function<bool(const std::optional<ibv_gid_entry>&)>;
+    void endInitiated(std::size_t device, const Status& cause, const WhichGid& which);
+    void endPairs(std::size_t device, const Status& cause, const WhichGid& which);
+    void tellPort(std::size_t device, PairEvent::Kind kind, const Status& cause);
+    void tellQueue(std::size_t device);
+    void pairFailed(const ibv_qp* qp, const std::string& name);
 
     // connector_initiator.cpp
     void tryCandidate(Pair& pair);
@@ -181,7 +219,8 @@ class Connector {
     void onFenced(Pair& pair);
     void breakNow(Pair& pair, const Status& cause, bool by_peer = false);
     void destroyNow(std::uint32_t number);
-    void getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, const Status& cause);
+    void getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, std::shared_ptr<const CompletionQueue> queue,
+                  const Status& cause);
     void tryStuck(const std::function<bool(const Stuck&)>& which, TimePoint now);
     std::string describe(const Pair& pair) const;
     Pair* findPair(CmId id);
@@ -221,7 +260,7 @@ class Connector {
     void up(Pair& pair, const std::string& device, const std::string& way);
     int attributesOf(const Link& link, const Device& device, bool initiator, ibv_qp_attr& attributes, int& mask) const;
     Status modify(const Link& link, ibv_qp* qp, ibv_qp_state state, const Device& device, bool initiator,
-                  std::uint32_t mtu_cap, std::uint32_t* mtu_used = nullptr) const;
+                  std::uint32_t mtu_cap, Way* way = nullptr) const;
     static Status toError(const Device& device, ibv_qp* qp);
 
     const std::shared_ptr<VerbsApi> api_;
@@ -232,6 +271,7 @@ class Connector {
     SeenGreetings seen_;
     RefusalLog refusals_;
     ControlExchange* const exchange_;
+    const std::function<void()> described_anew_;
     const std::shared_ptr<Inlet> inlet_;
 
     std::vector<Own> own_;

@@ -29,7 +29,7 @@ std::vector<PeerGid> asPeerGids(const std::vector<ibv_gid_entry>& entries) {
 std::string wayText(const Device& device, const ExchangedRoute& route) {
     std::string text =
         "GID " + std::to_string(route.own.gid_index) + " (" + gidText(route.own.gid) + ") to " + gidText(route.peer);
-    if (device.isInfiniBand()) text += ", LID " + std::to_string(route.peer_lid);
+    if (device.infiniband) text += ", LID " + std::to_string(route.peer_lid);
     return text;
 }
 
@@ -45,8 +45,8 @@ void Connector::offer(Pair& pair) {
     pair.psn = static_cast<std::uint32_t>(random_()) & k24Bits;
     Offer offer;
     offer.greeting = pair.order.greeting;
-    offer.infiniband = device.isInfiniBand();
-    offer.lid = device.port_attributes.lid;
+    offer.infiniband = device.infiniband;
+    offer.lid = device.view()->attributes.lid;
     offer.qp_number = pair.qp->qp_num;
     offer.psn = pair.psn;
     offer.mtu = device.mtu();
@@ -102,8 +102,8 @@ void Connector::onReply(std::uint32_t number, std::uint64_t asked, const Result<
     route.reads =
         std::min(reply->reads, static_cast<std::uint8_t>(std::clamp(device.attributes.max_qp_init_rd_atom, 0,
                                                                     static_cast<int>(config_.rdma_read_depth))));
-    std::uint32_t mtu = 0;
-    Status status = modify(route, pair.qp, IBV_QPS_RTR, device, true, reply->answer.mtu, &mtu);
+    Way way;
+    Status status = modify(route, pair.qp, IBV_QPS_RTR, device, true, reply->answer.mtu, &way);
     if (status) {
         status = modify(route, pair.qp, IBV_QPS_RTS, device, true, reply->answer.mtu);
     } else if (pair.gids.size() > 1) {
@@ -118,8 +118,9 @@ void Connector::onReply(std::uint32_t number, std::uint64_t asked, const Result<
         return offer(pair);
     }
     if (!status) return giveUpCandidate(pair, status);
+    pair.gid = way.gid;
     up(pair, reply->answer.device,
-       "by exchange, " + wayText(device, route) + ", path MTU " + std::to_string(mtu) + ", " +
+       "by exchange, " + wayText(device, route) + ", path MTU " + std::to_string(way.mtu) + ", " +
            std::to_string(route.reads) + " READs at once, P_Key index " + std::to_string(device.settings.pkey_index) +
            ", service level " + std::to_string(device.settings.service_level) + ", traffic class " +
            std::to_string(device.settings.traffic_class));
@@ -152,7 +153,7 @@ Status Connector::checkReply(const Pair& pair, const OfferReply& reply) const {
     const ibv_gid_entry& own = pair.gids[reply.gid_index];
     if (reply.gid.type != own.gid_type || scopeOf(reply.gid.gid) != scopeOf(own.gid))
         return bad("its GID " + gidText(reply.gid.gid) + " does not go with " + gidText(own.gid));
-    if (via(pair).device->isInfiniBand() && reply.lid == 0) return bad("it has no LID");
+    if (via(pair).device->infiniband && reply.lid == 0) return bad("it has no LID");
     return {};
 }
 
@@ -225,20 +226,22 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
         std::find_if(own_.begin(), own_.end(), [&](const Own& entry) { return entry.device->name == offer.device; });
     if (own == own_.end())
         return refusal(Code::TransportMissing, "device '" + offer.device + "' is not one that this engine uses");
+    if (!own->out) return refusal(Code::TransportMissing, own->out.message());
     const Device& device = *own->device;
-    if (device.isInfiniBand() != offer.infiniband || (offer.infiniband && offer.lid == 0))
+    const auto view = device.view();
+    if (device.infiniband != offer.infiniband || (offer.infiniband && offer.lid == 0))
         return refusal(Code::TransportMissing, device.describe() + " is of another link layer");
     OfferReply reply;
     reply.answer = Answer{Code::Ok, incarnation_, 0, device.name};
-    reply.lid = device.port_attributes.lid;
+    reply.lid = view->attributes.lid;
     reply.reads =
         static_cast<std::uint8_t>(std::clamp(device.attributes.max_qp_rd_atom, 0, static_cast<int>(offer.reads)));
-    auto ways = pairGids(device.gids, offer.gids);
+    auto ways = pairGids(view->gids, offer.gids);
     if (ways.size() > kMostWays) ways.resize(kMostWays);
     std::string tried;
     for (const GidPair& way : ways) {
         ExchangedRoute route;
-        route.own = device.gids[way.own];
+        route.own = view->gids[way.own];
         route.peer = offer.gids[way.peer].gid;
         route.peer_lid = offer.lid;
         route.peer_qp = offer.qp_number;
@@ -252,13 +255,15 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
                 Code::ResourceExhausted,
                 errnoStatus(Code::ResourceExhausted, device.describe() + ": create a queue pair", errno).message());
         Status status = modify(route, qp, IBV_QPS_INIT, device, false, offer.mtu);
-        if (status) status = modify(route, qp, IBV_QPS_RTR, device, false, offer.mtu, &reply.answer.mtu);
+        Way used;
+        if (status) status = modify(route, qp, IBV_QPS_RTR, device, false, offer.mtu, &used);
         if (status) status = modify(route, qp, IBV_QPS_RTS, device, false, offer.mtu);
         if (!status) {
             static_cast<void>(api_->destroyQp(qp));
             tried += (tried.empty() ? "" : "; ") + status.message();
             continue;
         }
+        reply.answer.mtu = used.mtu;
         reply.qp_number = qp->qp_num;
         reply.psn = route.own_psn;
         reply.gid_index = static_cast<std::uint16_t>(way.peer);
@@ -271,7 +276,9 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
                               ++served_order_,
                               nextPsn(qp),
                               asker.connection,
-                              offer.qp_number};
+                              offer.qp_number,
+                              used.gid,
+                              device.queue()};
         served_count_.store(served_.size(), std::memory_order_relaxed);
         log_->debug("rdma: {}: serves Nic {} lane {} of {} by exchange, {}, path MTU {}", device.describe(),
                     offer.greeting.nic, offer.greeting.lane, offer.greeting.initiator.toString(),

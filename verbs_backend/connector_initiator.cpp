@@ -39,19 +39,25 @@ void Connector::tryCandidate(Pair& pair) {
     pair.order.greeting.mtu = own.device->mtu();
     pair.deadline = Clock::now() + share;
     if (!takesDevice(pair)) return offerFence(pair);
+    if (!own.out) return giveUpCandidate(pair, own.out);
     if (own.port_down || !isActive(own))
         return giveUpCandidate(pair, {Code::ConnectionLost, own.device->describe() + " is down"});
+    const auto view = own.device->view();
+    pair.gid.reset();
     if (candidate.by_exchange) {
-        pair.gids = own.device->gids;
+        pair.gids = view->gids;
+        if (pair.gids.empty())
+            return giveUpCandidate(pair, {Code::TransportMissing, "the own port has no address any more"});
         if (pair.gids.size() > kMaxOfferedGids) pair.gids.resize(kMaxOfferedGids);
         return offer(pair);
     }
     pair.id = api_->cmCreate(channel_);
     if (pair.id == 0) return giveUpCandidate(pair, errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno));
     pair_of_id_[pair.id] = pair.number;
-    if (own.device->address.family() != candidate.address.family())
-        return giveUpCandidate(pair, {Code::TransportMissing, "its address is of another family"});
-    const int error = api_->cmResolveAddress(pair.id, own.device->address, candidate.address, kResolveMs);
+    pair.gid = view->gid;
+    if (!view->by_cm || view->address.family() != candidate.address.family())
+        return giveUpCandidate(pair, {Code::TransportMissing, "the own port has no address of its family"});
+    const int error = api_->cmResolveAddress(pair.id, view->address, candidate.address, kResolveMs);
     if (error != 0) giveUpCandidate(pair, errnoStatus(Code::ConnectionLost, "resolve the address", error));
 }
 
@@ -77,11 +83,15 @@ void Connector::giveUpCandidate(Pair& pair, const Status& why, bool retryable) {
 void Connector::dropConnection(Pair& pair) {
     const Device& device = *via(pair).device;
     if (pair.qp != nullptr) {
-        if (const int error = api_->destroyQp(pair.qp); error != 0)
-            log_->error("rdma: {}",
-                        errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error).message());
+        if (const int error = api_->destroyQp(pair.qp); error != 0) {
+            const Status cause = errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error);
+            log_->error("rdma: {}", cause.message());
+            // Nothing was ever posted on it, so nobody waits for its end.
+            getStuck(pair.number, Stuck::kNobody, pair.qp, pair.queue, cause);
+        }
         pair.qp = nullptr;
     }
+    pair.queue = nullptr;
     withdraw(pair);
     if (pair.id != 0) {
         pair_of_id_.erase(pair.id);
@@ -138,16 +148,17 @@ void Connector::onResponse(Pair& pair, const CmEvent& event) {
             {Code::StaleIncarnation, "incarnation " + answer->target.toString() + " answers there, not " +
                                          pair.order.greeting.target.toString()},
             false);
-    std::uint32_t mtu = 0;
-    Status status = modify(pair.id, pair.qp, IBV_QPS_RTR, device, true, answer->mtu, &mtu);
+    Way way;
+    Status status = modify(pair.id, pair.qp, IBV_QPS_RTR, device, true, answer->mtu, &way);
     if (status) status = modify(pair.id, pair.qp, IBV_QPS_RTS, device, true, answer->mtu);
     if (status) {
         const int error = api_->cmEstablish(pair.id);
         if (error != 0) status = errnoStatus(Code::ConnectionLost, "establish", error);
     }
     if (!status) return giveUpCandidate(pair, status);
+    pair.gid = way.gid;
     up(pair, answer->device,
-       "path MTU " + std::to_string(mtu) + ", " + std::to_string(event.initiator_depth) + " READs at once");
+       "path MTU " + std::to_string(way.mtu) + ", " + std::to_string(event.initiator_depth) + " READs at once");
 }
 
 /// The pair is made; `way`: what it goes by, for the log.
@@ -220,7 +231,7 @@ void Connector::destroyNow(std::uint32_t number) {
         if (const int error = api_->destroyQp(pair.qp); error != 0) {
             event.status = errnoStatus(Code::Internal, describe(pair) + ": destroy the queue pair", error);
             log_->error("rdma: {}", event.status.message());
-            getStuck(number, pair.order.device, pair.qp, event.status);
+            getStuck(number, pair.order.device, pair.qp, pair.queue, event.status);
         }
         pair.qp = nullptr;
     }
@@ -229,8 +240,9 @@ void Connector::destroyNow(std::uint32_t number) {
     pairs_.erase(found);
 }
 
-void Connector::getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, const Status& cause) {
-    stuck_.push_back({number, owner, qp, cause, kStuckPause, Clock::now() + kStuckPause});
+void Connector::getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp,
+                         std::shared_ptr<const CompletionQueue> queue, const Status& cause) {
+    stuck_.push_back({number, owner, qp, std::move(queue), cause, kStuckPause, Clock::now() + kStuckPause});
 }
 
 /// A queue pair that is gone at last is the proof that its Nic could not give before.

@@ -31,8 +31,7 @@ std::string stateName(ibv_qp_state state) {
 
 ibv_qp* Connector::createQp(const Device& device, bool initiator, ibv_qp_init_attr& attributes) const {
     attributes = {};
-    attributes.send_cq = device.cq();
-    attributes.recv_cq = device.cq();
+    attributes.send_cq = attributes.recv_cq = device.queue()->get();
     attributes.qp_type = IBV_QPT_RC;
     attributes.sq_sig_all = 0;
     const auto device_depth = static_cast<std::uint32_t>(std::max(device.attributes.max_qp_wr, 1));
@@ -61,6 +60,7 @@ ibv_qp* Connector::createQp(const Device& device, bool initiator, ibv_qp_init_at
 /// The initiator's queue pair, in the state INIT. A fence needs no more of it than a number that nobody else has.
 Status Connector::prepare(Pair& pair, const Link& link) {
     const Device& device = *via(pair).device;
+    pair.queue = device.queue();
     pair.qp = createQp(device, true, pair.made);
     if (pair.qp == nullptr)
         return errnoStatus(Code::ResourceExhausted,
@@ -88,7 +88,7 @@ int Connector::attributesOf(const Link& link, const Device& device, bool initiat
         way.port_num = device.port;
         way.dlid = route.peer_lid;
         way.is_global =
-            device.isInfiniBand() && route.own.gid.global.subnet_prefix == route.peer.global.subnet_prefix ? 0 : 1;
+            device.infiniband && route.own.gid.global.subnet_prefix == route.peer.global.subnet_prefix ? 0 : 1;
         way.grh.dgid = route.peer;
         way.grh.sgid_index = static_cast<std::uint8_t>(route.own.gid_index);
         way.grh.hop_limit = kHopLimit;
@@ -103,7 +103,7 @@ int Connector::attributesOf(const Link& link, const Device& device, bool initiat
 }
 
 Status Connector::modify(const Link& link, ibv_qp* qp, ibv_qp_state state, const Device& device, bool initiator,
-                         std::uint32_t mtu_cap, std::uint32_t* mtu_used) const {
+                         std::uint32_t mtu_cap, Way* way) const {
     ibv_qp_attr attributes{};
     attributes.qp_state = state;
     int mask = 0;
@@ -127,7 +127,11 @@ Status Connector::modify(const Link& link, ibv_qp* qp, ibv_qp_state state, const
             attributes.ah_attr.grh.traffic_class = static_cast<std::uint8_t>(device.settings.traffic_class);
         if (device.settings.service_level != 0)
             attributes.ah_attr.sl = static_cast<std::uint8_t>(device.settings.service_level);
-        if (mtu_used != nullptr) *mtu_used = mtuBytes(attributes.path_mtu);
+        if (way != nullptr) {
+            way->mtu = mtuBytes(attributes.path_mtu);
+            way->gid.reset();
+            if (attributes.ah_attr.is_global != 0) way->gid = device.view()->entryAt(attributes.ah_attr.grh.sgid_index);
+        }
     }
     if (state == IBV_QPS_RTS) {
         attributes.timeout = static_cast<std::uint8_t>(config_.rdma_ack_timeout);

@@ -17,6 +17,7 @@ void Connector::onRequest(const CmEvent& event) {
     });
     if (own == own_.end())
         return reject(event, Code::TransportMissing, "device '" + name + "' is not one that this engine uses");
+    if (!own->out) return reject(event, Code::TransportMissing, own->out.message());
     // A fence that comes again ends what has ended.
     if (hasKey(auth_) && greeting->target == incarnation_) {
         if (!greeting->fence && !seen_.isNew(*greeting)) {
@@ -74,12 +75,12 @@ Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::siz
         std::clamp(device.attributes.max_qp_rd_atom, 0, static_cast<int>(event.responder_resources)));
     Status status = modify(event.id, qp, IBV_QPS_INIT, device, false, 4096);
     const std::uint32_t initiators = greeting.mtu != 0 ? greeting.mtu : 4096;
-    std::uint32_t mtu = 0;
-    if (status) status = modify(event.id, qp, IBV_QPS_RTR, device, false, initiators, &mtu);
+    Way way;
+    if (status) status = modify(event.id, qp, IBV_QPS_RTR, device, false, initiators, &way);
     if (status) status = modify(event.id, qp, IBV_QPS_RTS, device, false, 4096);
     if (status) {
         const auto answer =
-            sealAnswer(Answer{Code::Ok, incarnation_, mtu, device.name}, event.private_data, true, auth_);
+            sealAnswer(Answer{Code::Ok, incarnation_, way.mtu, device.name}, event.private_data, true, auth_);
         CmParameters parameters;
         parameters.private_data = answer;
         parameters.qp_number = qp->qp_num;
@@ -92,7 +93,8 @@ Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::siz
         static_cast<void>(api_->destroyQp(qp));
         return status;
     }
-    served_[event.id] = Served{event.id, qp, index, greeting, ++served_order_, nextPsn(qp)};
+    served_[event.id] =
+        Served{event.id, qp, index, greeting, ++served_order_, nextPsn(qp), 0, 0, way.gid, device.queue()};
     served_count_.store(served_.size(), std::memory_order_relaxed);
     log_->debug("rdma: {}: serves Nic {} lane {} of {}", device.describe(), greeting.nic, greeting.lane,
                 greeting.initiator.toString());
@@ -123,7 +125,7 @@ void Connector::endServed(CmId id, const char* why) {
     if (const int error = api_->destroyQp(served.qp); error != 0) {
         const Status cause = errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error);
         log_->error("rdma: {}", cause.message());
-        getStuck(0, Stuck::kNobody, served.qp, cause);
+        getStuck(0, Stuck::kNobody, served.qp, served.queue, cause);
     }
     if (served.connection == 0) retire(id, served.device);
 }

@@ -37,21 +37,74 @@ const char* stateName(ibv_port_state state) {
 
 }  // namespace
 
-DeviceContext::~DeviceContext() { static_cast<void>(api_->closeDevice(context_)); }
+std::optional<ibv_gid_entry> PortView::entryAt(std::uint32_t index) const {
+    const auto found = std::find_if(table.begin(), table.end(),
+                                    [index](const ibv_gid_entry& entry) { return entry.gid_index == index; });
+    return found == table.end() ? std::nullopt : std::optional(*found);
+}
+
+bool PortView::has(const ibv_gid_entry& wanted) const {
+    const auto entry = entryAt(wanted.gid_index);
+    return entry && entry->gid_type == wanted.gid_type &&
+           std::memcmp(entry->gid.raw, wanted.gid.raw, sizeof wanted.gid.raw) == 0;
+}
 
 Device::~Device() {
-    if (cq_ != nullptr) static_cast<void>(api_->destroyCq(cq_));
-    if (channel_ != nullptr) static_cast<void>(api_->destroyChannel(channel_));
+    queue_.publish(nullptr);
     if (pd_ != nullptr) static_cast<void>(api_->deallocPd(pd_));
 }
 
 std::string Device::describe() const {
-    return "device " + device_name + " port " + std::to_string(port) + " (GID " + std::to_string(gid.gid_index) + ": " +
-           (isInfiniBand() || scopeOf(gid.gid) == GidScope::LinkLocal ? gidText(gid.gid) : address.host()) + ")";
+    const auto now = view();
+    const std::string where = "device " + device_name + " port " + std::to_string(port);
+    if (now->gids.empty()) return where + " (without a GID)";
+    return where + " (GID " + std::to_string(now->gid.gid_index) + ": " +
+           (infiniband || scopeOf(now->gid.gid) == GidScope::LinkLocal ? gidText(now->gid.gid) : now->address.host()) +
+           ")";
 }
 
 std::uint32_t Device::mtu() const {
-    return mtuBytes(mtuOfBytes(std::min(settings.mtu, mtuBytes(port_attributes.active_mtu))));
+    return mtuBytes(mtuOfBytes(std::min(settings.mtu, mtuBytes(view()->attributes.active_mtu))));
+}
+
+Result<PortView> Device::readPort() const {
+    PortView now;
+    if (const int error = api_->queryPort(context(), port, now.attributes); error != 0)
+        return errnoStatus(Code::ResourceExhausted, "query port", error);
+    std::vector<ibv_gid_entry> known;
+    if (const int error = api_->queryGids(context(), known); error != 0)
+        return errnoStatus(Code::ResourceExhausted, "query GIDs", error);
+    for (const ibv_gid_entry& entry : known) {
+        if (entry.port_num != port) continue;
+        now.table.push_back(entry);
+        if (rank(entry) != 0 && (settings.gid_index == PortSettings::kAnyGid || entry.gid_index == settings.gid_index))
+            now.gids.push_back(entry);
+    }
+    std::stable_sort(now.gids.begin(), now.gids.end(), [](const auto& a, const auto& b) { return rank(a) > rank(b); });
+    const bool is_infiniband = now.attributes.link_layer == IBV_LINK_LAYER_INFINIBAND;
+    // Where there are partitions; an entry that cannot be read says nothing of any change.
+    if (is_infiniband && api_->queryPkey(context(), port, static_cast<int>(settings.pkey_index), now.pkey) != 0)
+        now.pkey = 0;
+    if (now.gids.empty()) return now;
+    now.gid = now.gids.front();
+    now.address = addressOfGid(now.gid.gid);
+    // An InfiniBand GID is no address of IPoIB, and a link-local one needs a scope that no descriptor carries.
+    now.by_cm = may_use_cm_ && !is_infiniband && scopeOf(now.gid.gid) != GidScope::LinkLocal;
+    return now;
+}
+
+Status Device::look() {
+    auto now = readPort();
+    if (!now) return now.status();
+    view_.publish(std::make_shared<const PortView>(std::move(*now)));
+    return {};
+}
+
+Status Device::renewQueue() {
+    auto made = CompletionQueue::create(context_, completions);
+    if (!made) return made.status();
+    queue_.publish(std::move(*made));
+    return {};
 }
 
 /// Makes Devices; a struct of its own so that only it needs to be a friend.
@@ -72,37 +125,24 @@ struct DeviceOpener {
         device->port = port;
         device->attributes = attributes;
         device->settings = settings.of(name, port);
+        device->may_use_cm_ = config.rdma_connect != "exchange";
         if (device->name.size() > 32) return {Code::Unsupported, "its name has more than 32 bytes"};
-        if (const int error = api->queryPort(context->get(), port, device->port_attributes); error != 0)
-            return errnoStatus(Code::ResourceExhausted, "query port", error);
-        if (device->port_attributes.state != IBV_PORT_ACTIVE)
-            return {Code::TransportMissing, std::string("the port is ") + stateName(device->port_attributes.state)};
-        if (const Status chosen = chooseGids(*device); !chosen) return chosen;
+        if (const Status read = device->look(); !read) return read;
+        const auto view = device->view();
+        if (view->attributes.state != IBV_PORT_ACTIVE)
+            return {Code::TransportMissing, std::string("the port is ") + stateName(view->attributes.state)};
+        device->infiniband = view->attributes.link_layer == IBV_LINK_LAYER_INFINIBAND;
+        device->max_message = view->attributes.max_msg_sz;
+        if (const Status reachable = checkGids(*device, *view); !reachable) return reachable;
         if (const Status made = makeQueues(*device); !made) return made;
         return device;
     }
 
-    Status chooseGids(Device& device) const {
-        std::vector<ibv_gid_entry> known;
-        if (const int error = api->queryGids(device.context(), known); error != 0)
-            return errnoStatus(Code::ResourceExhausted, "query GIDs", error);
+    Status checkGids(const Device& device, const PortView& view) const {
         const std::uint32_t wanted = device.settings.gid_index;
-        for (const ibv_gid_entry& entry : known)
-            if (entry.port_num == device.port && rank(entry) != 0 &&
-                (wanted == PortSettings::kAnyGid || entry.gid_index == wanted))
-                device.gids.push_back(entry);
-        if (device.gids.empty() && wanted != PortSettings::kAnyGid)
+        if (view.gids.empty() && wanted != PortSettings::kAnyGid)
             return {Code::TransportMissing, "it has no GID of index " + std::to_string(wanted) + " (gid_index)"};
-        std::stable_sort(device.gids.begin(), device.gids.end(),
-                         [](const auto& a, const auto& b) { return rank(a) > rank(b); });
-        if (!device.gids.empty()) {
-            device.gid = device.gids.front();
-            device.address = addressOfGid(device.gid.gid);
-            // An InfiniBand GID is no address of IPoIB, and a link-local one needs a scope that no descriptor carries.
-            device.by_cm = config.rdma_connect != "exchange" && !device.isInfiniBand() &&
-                           scopeOf(device.gid.gid) != GidScope::LinkLocal;
-        }
-        if (device.by_cm || (exchange && config.rdma_connect != "cm" && !device.gids.empty())) return {};
+        if (view.by_cm || (exchange && config.rdma_connect != "cm" && !view.gids.empty())) return {};
         return {Code::TransportMissing,
                 "no GID with an address that peers can connect to: give its network interface an IP address"};
     }
@@ -110,16 +150,9 @@ struct DeviceOpener {
     Status makeQueues(Device& device) const {
         device.pd_ = api->allocPd(device.context());
         if (device.pd_ == nullptr) return errnoStatus(Code::ResourceExhausted, "allocate a protection domain", errno);
-        device.channel_ = api->createChannel(device.context());
-        if (device.channel_ == nullptr) return errnoStatus(Code::ResourceExhausted, "create a channel", errno);
         const auto most = static_cast<std::uint32_t>(std::max(device.attributes.max_cqe, 1));
         device.completions = std::min(config.rdma_completion_queue, most);
-        device.cq_ = api->createCq(device.context(), static_cast<int>(device.completions), device.channel_);
-        if (device.cq_ == nullptr)
-            return errnoStatus(Code::ResourceExhausted,
-                               "create a completion queue of " + std::to_string(device.completions) + " entries",
-                               errno);
-        return {};
+        return device.renewQueue();
     }
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,21 @@
 
 namespace troupe::verbs {
 
+/// What arrived by a pair, or by several.
+struct Carried {
+    std::uint64_t bytes = 0;
+    std::uint64_t requests = 0;
+
+    void add(std::uint64_t more) {
+        bytes += more;
+        ++requests;
+    }
+    void add(const Carried& more) {
+        bytes += more.bytes;
+        requests += more.requests;
+    }
+};
+
 /// What the lanes of a path have in common.
 struct PathState {
     RemoteKeys keys;
@@ -22,6 +38,7 @@ struct PathState {
     std::uint64_t bytes = 0;     ///< In flight, all lanes.
     std::uint32_t requests = 0;  ///< In flight, all lanes.
     std::uint32_t lanes_up = 0;
+    std::map<std::string, Carried> carried = {};  ///< By the peer's device: of pairs that have ended.
     bool usable = true;  ///< False from the loss of the last lane, or a first attempt that failed, until one is up.
 };
 
@@ -68,6 +85,8 @@ struct Lane {
     std::uint32_t segments = 1;
     std::uint32_t inlined = 0;
     SendQueue queue{1};
+    bool proven = false;  ///< Up: something has arrived by this pair. Until then one request at a time is risked on it.
+    Carried carried;      ///< By this pair.
     std::deque<WorkRequest> waiting;  ///< Not posted.
     std::uint64_t backlog = 0;        ///< Bytes waiting or posted.
 

@@ -4,12 +4,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "verbs_backend/completion_queue.h"
 
 namespace troupe::verbs {
 
@@ -23,17 +25,21 @@ struct PairEvent {
         Fenced,     ///< Of a fence: over, with success if `status` is Ok.
         PortDown,   ///< Of the Nic's own port, not of a pair.
         PortUp,
+        PortChanged,  ///< Of the port: its addresses or numbers are others.
+        QueueLost,    ///< Of the Nic: its completion queue brings nothing more; all of its pairs are being ended.
+        QueueMade,    ///< Of the Nic: the completion queue of all pairs that come up from here on.
     };
     Kind kind = Kind::Failed;
     std::uint32_t pair = 0;
     Status status;
-    bool retryable = true;       ///< Failed: another try may succeed.
-    bool by_peer = false;        ///< Broken: the peer said that it ends it.
-    ibv_qp* qp = nullptr;        ///< Up. The Connector owns it until it is asked to destroy it.
-    std::uint32_t depth = 0;     ///< Up: work requests that the send queue takes.
-    std::uint32_t segments = 1;  ///< Up: scatter/gather entries of one.
-    std::uint32_t inlined = 0;   ///< Up: bytes that may go inline.
-    std::string device;          ///< Up: the peer's device, as its descriptor names it.
+    bool retryable = true;                         ///< Failed: another try may succeed.
+    bool by_peer = false;                          ///< Broken: the peer said that it ends it.
+    ibv_qp* qp = nullptr;                          ///< Up. The Connector owns it until it is asked to destroy it.
+    std::uint32_t depth = 0;                       ///< Up: work requests that the send queue takes.
+    std::uint32_t segments = 1;                    ///< Up: scatter/gather entries of one.
+    std::uint32_t inlined = 0;                     ///< Up: bytes that may go inline.
+    std::shared_ptr<const CompletionQueue> queue;  ///< QueueMade.
+    std::string device;                            ///< Up: the peer's device, as its descriptor names it.
 };
 
 /// A queue of events with a descriptor that is readable while it is not empty. Any thread puts, one takes.

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <thread>
+
+#include "verbs_backend/quiet_thread.h"
 
 namespace troupe::verbs {
 
@@ -11,6 +15,11 @@ namespace {
 
 /// Chunks end on page borders, so that no page is pinned twice for the sake of two chunks.
 constexpr std::uint64_t kPage = 4096;
+
+/// From here on a region is registered with several devices at the same time: below, threads cost more than they save.
+constexpr std::uint64_t kParallelBytes = 64u << 20;
+/// At most, whatever the number of devices.
+constexpr std::size_t kMostThreads = 8;
 
 std::string memlockLimit() {
     rlimit limit{};
@@ -20,10 +29,24 @@ std::string memlockLimit() {
 
 }  // namespace
 
-void RegionKeys::end() {
-    for (std::size_t i = 0; i < registrations_.size(); ++i)
-        static_cast<void>(devices_[i % devices_.size()]->api().deregMr(registrations_[i]));
-    registrations_.clear();
+Status RegionKeys::end() {
+    Status left;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+        if (entries_[i].registration == nullptr) continue;
+        const Device& device = *devices_[i % devices_.size()];
+        const int error = device.api().deregMr(entries_[i].registration);
+        if (error == 0) {
+            entries_[i].registration = nullptr;
+        } else if (left.isOk()) {
+            left = errnoStatus(Code::BatchBusy,
+                               "rdma: " + device.describe() + " does not take back its registration of " +
+                                   region_.range.toString() +
+                                   ": it stays pinned, and who has its key may still reach it; do not unmap or reuse "
+                                   "it, and unregister it again",
+                               error);
+        }
+    }
+    return left;
 }
 
 const RegionKeys* KeyMap::find(std::uint64_t addr) const {
@@ -45,14 +68,25 @@ MemoryTable::MemoryTable(std::vector<std::shared_ptr<Device>> devices, const Con
     chunk_bytes_ = std::max(chunk_bytes_ / kPage, std::uint64_t{1}) * kPage;
 }
 
+/// What the size of a chunk comes from.
+std::string MemoryTable::chunkBound() const {
+    const auto smallest = std::min_element(devices_.begin(), devices_.end(), [](const auto& a, const auto& b) {
+        return a->attributes.max_mr_size < b->attributes.max_mr_size;
+    });
+    // The setting may be less than a page more.
+    return (*smallest)->attributes.max_mr_size < chunk_bytes_ + kPage
+               ? "max_mr_size of " + (*smallest)->describe() + " is " +
+                     std::to_string((*smallest)->attributes.max_mr_size) + " bytes: register it in parts"
+               : "register it in parts, or raise rdma.max_chunk_bytes";
+}
+
 Status MemoryTable::add(const Region& region) {
     const std::uint64_t chunks = (region.range.length - 1) / chunk_bytes_ + 1;
     if (chunks > kMaxBufferKeys / devices_.size())
         return {Code::CapacityExceeded, "rdma: " + region.range.toString() + " makes " + std::to_string(chunks) +
                                             " chunks of " + std::to_string(chunk_bytes_) + " bytes with " +
                                             std::to_string(devices_.size()) + " devices; at most " +
-                                            std::to_string(kMaxBufferKeys) +
-                                            " keys per region: register it in parts, or raise rdma.max_chunk_bytes"};
+                                            std::to_string(kMaxBufferKeys) + " keys per region: " + chunkBound()};
     const bool on_device = device_memory_ && device_memory_->holds(region.location);
     auto registered = on_device ? registerDeviceMemory(region) : registerAll(region, nullptr);
     if (!registered) return registered.status();
@@ -68,23 +102,60 @@ Status MemoryTable::add(const Region& region) {
     return {};
 }
 
-Result<std::shared_ptr<RegionKeys>> MemoryTable::registerAll(const Region& region,
-                                                             const ExportedMemory* exported) const {
-    // Its destructor undoes what was done when one fails.
-    std::shared_ptr<RegionKeys> keys(new RegionKeys(devices_, region));
-    for (std::uint64_t offset = 0; offset < region.range.length; offset += chunk_bytes_) {
-        const ByteRange range{region.range.addr + offset, std::min(chunk_bytes_, region.range.length - offset)};
-        for (const auto& device : devices_) {
-            ibv_mr* made = nullptr;
-            if (Status status = registerChunk(*device, range, region, exported, made); !status) return status;
-            keys->add(made);
+/// A large region with several devices at the same time: each pins all of it. Undone when one of them refuses.
+Result<std::shared_ptr<RegionKeys>> MemoryTable::registerAll(const Region& region, const ExportedMemory* exported) {
+    const std::uint64_t chunks = (region.range.length - 1) / chunk_bytes_ + 1;
+    const std::shared_ptr<RegionKeys> keys(new RegionKeys(devices_, region, chunks));
+    std::vector<Status> outcomes(devices_.size());
+    std::atomic<std::size_t> next{0};
+    std::atomic<bool> given_up{false};
+    const auto work = [&] {
+        for (std::size_t device = next++; device < devices_.size(); device = next++) {
+            outcomes[device] = registerWith(device, region, exported, *keys, given_up);
+            if (!outcomes[device]) given_up = true;
+        }
+    };
+    std::vector<std::thread> helpers;
+    if (region.range.length >= kParallelBytes) {
+        const std::size_t most =
+            std::min({devices_.size(), kMostThreads,
+                      static_cast<std::size_t>(std::max(std::thread::hardware_concurrency(), 1u))});
+        while (helpers.size() + 1 < most) {
+            auto helper = startQuietThread("troupe.pin", work);
+            // Those that there are do the work of all.
+            if (!helper) break;
+            helpers.push_back(std::move(*helper));
         }
     }
-    return keys;
+    work();
+    for (std::thread& helper : helpers) helper.join();
+    const auto failed = std::find_if(outcomes.begin(), outcomes.end(), [](const Status& each) { return !each; });
+    if (failed == outcomes.end()) return keys;
+    if (const Status left = keys->end(); !left) {
+        log_->error("{}", left.toString());
+        const std::lock_guard lock(writers_);
+        stuck_.push_back(keys);
+    }
+    return *failed;
+}
+
+/// All chunks with one device, unless another one has refused meanwhile.
+Status MemoryTable::registerWith(std::size_t device, const Region& region, const ExportedMemory* exported,
+                                 RegionKeys& keys, const std::atomic<bool>& given_up) const {
+    // It would refuse everything from now on, and the others would have nothing either.
+    if (devices_[device]->isOut()) return {};
+    for (std::uint64_t chunk = 0; chunk < keys.chunks() && !given_up; ++chunk) {
+        const std::uint64_t offset = chunk * chunk_bytes_;
+        const ByteRange range{region.range.addr + offset, std::min(chunk_bytes_, region.range.length - offset)};
+        ibv_mr* made = nullptr;
+        if (Status status = registerChunk(*devices_[device], range, region, exported, made); !status) return status;
+        keys.set(chunk, device, made);
+    }
+    return {};
 }
 
 /// The descriptor is closed when this returns: each registration keeps the memory by itself.
-Result<std::shared_ptr<RegionKeys>> MemoryTable::registerDeviceMemory(const Region& region) const {
+Result<std::shared_ptr<RegionKeys>> MemoryTable::registerDeviceMemory(const Region& region) {
     const auto exported = device_memory_->exportRange(region.range, region.location);
     Status why = exported.status();
     if (exported) {
@@ -102,20 +173,32 @@ Result<std::shared_ptr<RegionKeys>> MemoryTable::registerDeviceMemory(const Regi
                                          why.message() + "; by its address: " + keys.status().message());
 }
 
-void MemoryTable::remove(const Region& region) {
-    std::shared_ptr<RegionKeys> keys;
+Status MemoryTable::remove(const Region& region) {
+    std::vector<std::shared_ptr<RegionKeys>> ending;
     {
         const std::lock_guard lock(writers_);
+        const auto isOfRegion = [&](const std::shared_ptr<RegionKeys>& each) { return each->region().id == region.id; };
+        std::copy_if(stuck_.begin(), stuck_.end(), std::back_inserter(ending), isOfRegion);
+        std::erase_if(stuck_, isOfRegion);
         const auto found = by_addr_.find(region.range.addr);
-        if (found == by_addr_.end() || found->second->region().id != region.id) return;
-        keys = std::move(found->second);
-        by_addr_.erase(found);
-        auto next = std::make_shared<KeyMap>(*visible_.load());
-        std::erase_if(next->entries_, [&](const KeyMap::Entry& entry) { return entry.keys == keys; });
-        visible_.publish(std::move(next));
+        if (found != by_addr_.end() && isOfRegion(found->second)) {
+            ending.push_back(std::move(found->second));
+            by_addr_.erase(found);
+            auto next = std::make_shared<KeyMap>(*visible_.load());
+            std::erase_if(next->entries_, [&](const KeyMap::Entry& entry) { return entry.keys == ending.back(); });
+            visible_.publish(std::move(next));
+        }
     }
     // A data loop may hold the old snapshot for as long as it is idle; the keys must end now.
-    keys->end();
+    Status left;
+    for (const auto& keys : ending) {
+        const Status ended = keys->end();
+        if (ended) continue;
+        if (left.isOk()) left = ended;
+        const std::lock_guard lock(writers_);
+        stuck_.push_back(keys);
+    }
+    return left;
 }
 
 Status MemoryTable::registerChunk(const Device& device, const ByteRange& chunk, const Region& region,
@@ -144,13 +227,16 @@ Status MemoryTable::registerChunk(const Device& device, const ByteRange& chunk, 
 
 Status MemoryTable::refusal(const Device& device, const ByteRange& chunk, const Region& region, int error) const {
     const std::string what = "rdma: register " + chunk.toString() + " with " + device.describe();
+    const std::string takes = "the device takes " + std::to_string(device.attributes.max_mr) +
+                              " registrations (max_mr) of " + std::to_string(device.attributes.max_mr_size) +
+                              " bytes (max_mr_size)";
     if (error == ENOMEM || error == EAGAIN)
         return errnoStatus(Code::ResourceExhausted,
                            what + ": the whole region of " + std::to_string(region.range.length) +
-                               " bytes is pinned on " + std::to_string(devices_.size()) +
-                               " device(s), the limit on locked memory is " + memlockLimit() +
-                               " (raise it with ulimit -l or LimitMEMLOCK), the device takes " +
-                               std::to_string(device.attributes.max_mr) + " registrations",
+                               " bytes is pinned on " + std::to_string(devices_.size()) + " device(s), " +
+                               std::to_string(region.range.length * devices_.size()) +
+                               " bytes in all; the limit on locked memory is " + memlockLimit() +
+                               " (raise it with ulimit -l or LimitMEMLOCK); " + takes,
                            error);
     if (error == EFAULT)
         return errnoStatus(Code::InvalidArgument,
@@ -158,7 +244,7 @@ Status MemoryTable::refusal(const Device& device, const ByteRange& chunk, const 
                                ": not all of it is mapped and writable, or it is memory that cannot be pinned "
                                "(device memory needs its driver's peer memory support)",
                            error);
-    return errnoStatus(Code::ResourceExhausted, what, error);
+    return errnoStatus(Code::ResourceExhausted, what + ": " + takes, error);
 }
 
 void MemoryTable::describe(SegmentDesc& desc) const {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "base/log.h"
@@ -16,41 +18,45 @@
 
 namespace troupe::verbs {
 
-/// The keys of one registered region: a memory registration for each chunk and device, deregistered with this.
+/// The keys of one registered region: a memory registration for each chunk and device, deregistered with this. A device
+/// that was out of use has none: its keys are 0, and nobody asks for them.
 ///
 /// A region is cut into chunks of the table's `chunkBytes`, counted from its start; the last one may be shorter. Chunks
 /// are what a device's max_mr_size and the settings allow, the same for all devices.
 class RegionKeys {
   public:
-    ~RegionKeys() { end(); }
+    ~RegionKeys() { static_cast<void>(end()); }
     RegionKeys(const RegionKeys&) = delete;
     RegionKeys& operator=(const RegionKeys&) = delete;
 
     const Region& region() const { return region_; }
-    std::size_t chunks() const { return keys_.size() / devices_.size(); }
+    std::size_t chunks() const { return entries_.size() / devices_.size(); }
     std::uint32_t localKey(std::uint64_t chunk, std::size_t device) const { return at(chunk, device).local; }
     std::uint32_t remoteKey(std::uint64_t chunk, std::size_t device) const { return at(chunk, device).remote; }
 
   private:
     friend class MemoryTable;
-    RegionKeys(std::vector<std::shared_ptr<Device>> devices, const Region& region)
-        : devices_(std::move(devices)), region_(region) {}
-    struct Keys {
+    RegionKeys(std::vector<std::shared_ptr<Device>> devices, const Region& region, std::uint64_t chunks)
+        : devices_(std::move(devices)), region_(region), entries_(chunks * devices_.size()) {}
+    struct Entry {
         std::uint32_t local = 0;
         std::uint32_t remote = 0;
+        ibv_mr* registration = nullptr;  ///< For the writers only.
     };
-    const Keys& at(std::uint64_t chunk, std::size_t device) const { return keys_[chunk * devices_.size() + device]; }
-    void add(ibv_mr* registration) {
-        registrations_.push_back(registration);
-        keys_.push_back({registration->lkey, registration->rkey});
+    const Entry& at(std::uint64_t chunk, std::size_t device) const {
+        return entries_[chunk * devices_.size() + device];
     }
-    /// Deregisters. The numbers stay: a reader may hold an old snapshot, though it finds no use for them.
-    void end();
+    /// Several threads may, each for another device.
+    void set(std::uint64_t chunk, std::size_t device, ibv_mr* registration) {
+        entries_[chunk * devices_.size() + device] = {registration->lkey, registration->rkey, registration};
+    }
+    /// Deregisters. The numbers stay: a reader may hold an old snapshot, though it finds no use for them. BatchBusy
+    /// names the first device that does not take a registration back; those stay, for another try.
+    Status end();
 
     const std::vector<std::shared_ptr<Device>> devices_;
     const Region region_;
-    std::vector<Keys> keys_;              ///< Chunk by chunk, in each by device.
-    std::vector<ibv_mr*> registrations_;  ///< In the same order; for the writers only.
+    std::vector<Entry> entries_;  ///< Chunk by chunk, in each by device.
 };
 
 /// An immutable set of registered regions, ordered by address.
@@ -85,8 +91,11 @@ class MemoryTable {
     /// Memory of a device is exported once and imported by every Nic; where that fails, its address is registered as
     /// any other, which works with a driver that lends it (peer memory). Unsupported says why neither works.
     Status add(const Region& region);
-    /// The keys are dead when this returns: the devices refuse them from then on. Nothing may be in flight there.
-    void remove(const Region& region);
+    /// The keys are dead when this is Ok: the devices refuse them from then on. Nothing may be in flight there.
+    /// BatchBusy: a device did not take a registration back, so the memory is still pinned, and within reach of whoever
+    /// has its key. Nobody is given the region any more, and this may be called again. Also for what is left of a
+    /// region that was refused.
+    Status remove(const Region& region);
 
     /// Fills in `rkeys` of the buffers of `desc` that peers may use.
     void describe(SegmentDesc& desc) const;
@@ -95,8 +104,11 @@ class MemoryTable {
 
   private:
     /// `exported`: null when the address itself is registered.
-    Result<std::shared_ptr<RegionKeys>> registerAll(const Region& region, const ExportedMemory* exported) const;
-    Result<std::shared_ptr<RegionKeys>> registerDeviceMemory(const Region& region) const;
+    Result<std::shared_ptr<RegionKeys>> registerAll(const Region& region, const ExportedMemory* exported);
+    Status registerWith(std::size_t device, const Region& region, const ExportedMemory* exported, RegionKeys& keys,
+                        const std::atomic<bool>& given_up) const;
+    Result<std::shared_ptr<RegionKeys>> registerDeviceMemory(const Region& region);
+    std::string chunkBound() const;
     Status registerChunk(const Device& device, const ByteRange& chunk, const Region& region,
                          const ExportedMemory* exported, ibv_mr*& made) const;
     Status refusal(const Device& device, const ByteRange& chunk, const Region& region, int error) const;
@@ -107,6 +119,7 @@ class MemoryTable {
     std::uint64_t chunk_bytes_ = 0;
     mutable std::mutex writers_;
     std::map<std::uint64_t, std::shared_ptr<RegionKeys>> by_addr_;
+    std::vector<std::shared_ptr<RegionKeys>> stuck_;  ///< Of which a device kept something; nobody finds them any more.
     Snapshot<KeyMap> visible_;
 };
 

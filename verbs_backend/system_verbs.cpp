@@ -109,6 +109,13 @@ class SystemVerbs final : public VerbsApi {
         gids.resize(static_cast<std::size_t>(count));
         return 0;
     }
+    int queryPkey(ibv_context* context, std::uint8_t port, int index, std::uint16_t& pkey) override {
+        __be16 read = 0;
+        errno = 0;
+        if (ibv_query_pkey(context, port, index, &read) != 0) return errno != 0 ? errno : EINVAL;
+        pkey = be16toh(read);
+        return 0;
+    }
     bool nextAsyncEvent(ibv_context* context, AsyncEvent& event) override {
         ibv_async_event native{};
         if (ibv_get_async_event(context, &native) != 0) return false;
@@ -124,6 +131,7 @@ class SystemVerbs final : public VerbsApi {
             case IBV_EVENT_PATH_MIG:
             case IBV_EVENT_PATH_MIG_ERR:
             case IBV_EVENT_QP_LAST_WQE_REACHED: event.qp = native.element.qp; break;
+            case IBV_EVENT_CQ_ERR: event.cq = native.element.cq; break;
             case IBV_EVENT_PORT_ACTIVE:
             case IBV_EVENT_PORT_ERR:
             case IBV_EVENT_LID_CHANGE:

@@ -77,12 +77,15 @@ class VerbsApi {
     virtual int queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr& attributes) = 0;
     /// All GIDs of all ports.
     virtual int queryGids(ibv_context* context, std::vector<ibv_gid_entry>& gids) = 0;
+    /// An entry of a port's P_Key table.
+    virtual int queryPkey(ibv_context* context, std::uint8_t port, int index, std::uint16_t& pkey) = 0;
     /// The next asynchronous event, or false when none waits; acknowledged already. The descriptor is
     /// `context->async_fd`.
     struct AsyncEvent {
         ibv_event_type type{};
         std::uint32_t port = 0;      ///< Of a port's event.
         const ibv_qp* qp = nullptr;  ///< Of a QP's event; only to compare.
+        const ibv_cq* cq = nullptr;  ///< Of a CQ's event; only to compare.
         std::string name;
     };
     virtual bool nextAsyncEvent(ibv_context* context, AsyncEvent& event) = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "verbs_backend/candidates.h"
 
@@ -34,6 +35,7 @@ VerbsNic::VerbsNic(const TransportContext& context, Shared shared, std::size_t i
       index_(index),
       device_(shared_.memory->devices()[index]),
       mailbox_(std::make_shared<Mailbox>()),
+      queue_(device_->queue()),
       local_keys_(shared_.memory->keys()),
       queue_room_(device_->completions) {
     std::uint32_t seed = 0;
@@ -43,7 +45,7 @@ VerbsNic::VerbsNic(const TransportContext& context, Shared shared, std::size_t i
     info_.transport = "rdma";
     info_.location = location;
     // A message is at most max_msg_sz (2^31 by the specification, 8 MiB for rxe).
-    const std::uint64_t message = std::max<std::uint64_t>(device_->port_attributes.max_msg_sz, 4096);
+    const std::uint64_t message = std::max<std::uint64_t>(device_->max_message, 4096);
     info_.slice_bytes = std::min({config_.slice_bytes, message, shared_.memory->chunkBytes()});
     info_.merge_bytes = info_.slice_bytes;
     info_.window_bytes = std::max(config_.rdma_window_bytes, info_.slice_bytes);
@@ -54,13 +56,15 @@ Status VerbsNic::openDescriptors() {
     if (const Status status = mailbox_->open(); !status) return status;
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
     if (!epoll_) return errnoStatus(Code::ResourceExhausted, "epoll_create", errno);
-    for (const int fd : {mailbox_->fd(), device_->channel()->fd}) {
-        epoll_event event{};
-        event.events = EPOLLIN;
-        if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
-            return errnoStatus(Code::ResourceExhausted, "epoll_ctl", errno);
-    }
-    return {};
+    if (const Status watched = watch(mailbox_->fd()); !watched) return watched;
+    return watch(queue_->channel()->fd);
+}
+
+Status VerbsNic::watch(int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
+    return errnoStatus(Code::ResourceExhausted, "epoll_ctl", errno);
 }
 
 VerbsNic::~VerbsNic() {
@@ -134,7 +138,17 @@ void VerbsNic::updatePeer(PathId id, std::shared_ptr<const Peer> peer) {
     const bool same_devices = before.devices == peer->desc->devices && before.rdma_port == peer->desc->rdma_port;
     path->state->candidates = candidatesOf(*peer->desc, index_);
     path->state->keys = RemoteKeys(std::move(peer));
-    if (!same_devices) resetPath(id, {Code::ConnectionLost, "the peer's RDMA devices changed"});
+    if (!same_devices) {
+        const Status cause(Code::ConnectionLost, "the peer's RDMA devices changed");
+        resetPath(id, cause);
+        // A pair with nothing on it was found by the place that its device had before, too.
+        const TimePoint now = Clock::now();
+        for (const auto& lane : path->lanes) {
+            if (lane->step != Lane::Step::Up) continue;
+            lane->lost = false;
+            beginDrain(*lane, cause, true, now, true);
+        }
+    }
     if (path->state->usable) return;
     for (const auto& lane : path->lanes) enlist(*lane);
 }
@@ -221,13 +235,36 @@ std::size_t VerbsNic::post(PathId id, std::span<const WorkRequest> requests) {
 
 bool VerbsNic::arm() {
     if (!failures_.empty() || !changes_.empty() || !proven_.empty() || !early_.empty() || !ready_.empty()) return false;
+    // Nothing comes by a queue that is lost; the mailbox tells of the next one.
+    if (queue_lost_) return true;
+    if (must_poll_) return false;
     // What was announced before is about to be looked at.
-    static_cast<void>(device_->api().drainChannel(device_->channel()));
-    if (device_->api().requestNotify(device_->cq()) != 0) return false;
+    static_cast<void>(device_->api().drainChannel(queue_->channel()));
+    if (device_->api().requestNotify(queue_->get()) != 0) return false;
     armed_ = true;
     // A completion that came before the queue was armed raises no event.
     return !pollCompletions(Clock::now(), early_) && failures_.empty() && changes_.empty() && proven_.empty() &&
            ready_.empty();
+}
+
+std::map<std::string, Carried> VerbsNic::carried(PathId id) {
+    Path* path = find(id);
+    if (!path) return {};
+    std::map<std::string, Carried> all = path->state->carried;
+    const auto& devices = path->state->keys.peer().desc->devices;
+    for (const auto& lane : path->lanes)
+        if (lane->carried.requests != 0 && lane->remote_device < devices.size())
+            all[devices[lane->remote_device].name].add(lane->carried);
+    return all;
+}
+
+/// A pair has ended: what it carried goes to its path's account.
+void VerbsNic::accountFor(Lane& lane) {
+    const Carried carried = std::exchange(lane.carried, {});
+    if (carried.requests == 0) return;
+    log_->info("{}: {}: carried {} bytes in {} requests", info_.name, describe(lane), carried.bytes, carried.requests);
+    const auto& devices = lane.path->keys.peer().desc->devices;
+    if (lane.remote_device < devices.size()) lane.path->carried[devices[lane.remote_device].name].add(carried);
 }
 
 std::string VerbsNic::describe(const Lane& lane) const {

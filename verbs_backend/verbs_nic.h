@@ -3,10 +3,12 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -57,6 +59,9 @@ class VerbsNic final : public Nic {
     bool servesPeerIn(const ByteRange&) const override { return false; }
     void cutPeersIn(const ByteRange&) override {}
 
+    /// What arrived on a path so far, by the peer's device that it went to. The log has it of each pair at its end.
+    std::map<std::string, Carried> carried(PathId path);
+
   private:
     struct Path {
         std::shared_ptr<PathState> state;
@@ -67,6 +72,7 @@ class VerbsNic final : public Nic {
 
     VerbsNic(const TransportContext& context, Shared shared, std::size_t index, const std::string& location);
     Status openDescriptors();
+    Status watch(int fd);
 
     Path* find(PathId id);
     std::vector<Connector::Candidate> candidatesOf(const SegmentDesc& desc, std::size_t own) const;
@@ -74,10 +80,14 @@ class VerbsNic final : public Nic {
     void enlist(Lane& lane);
     void watchTimer(TimePoint when) { next_deadline_ = std::min(next_deadline_, when); }
     std::string describe(const Lane& lane) const;
+    void accountFor(Lane& lane);
 
     // verbs_nic_life.cpp: what becomes of lanes
     void order(Lane& lane, TimePoint now);
     void onEvent(PairEvent& event, TimePoint now);
+    void onPort(const PairEvent& event, TimePoint now);
+    void onPortChanged();
+    void onQueue(std::shared_ptr<const CompletionQueue> made);
     void onUp(Lane& lane, PairEvent& event, TimePoint now);
     void beginDrain(Lane& lane, const Status& cause, bool retryable, TimePoint now, bool tell_connector);
     void beginEnd(Lane& lane, TimePoint now);
@@ -117,6 +127,7 @@ class VerbsNic final : public Nic {
     bool pollCompletions(TimePoint now, Sweep& sweep);
     void onCompletion(const ibv_wc& completion, TimePoint now, Sweep& sweep);
     void feedStarved();
+    void loseQueue();
     Lane* laneOf(std::uint32_t pair);
 
     const Config& config_;
@@ -126,6 +137,9 @@ class VerbsNic final : public Nic {
     const std::size_t index_;
     const std::shared_ptr<Device> device_;
     const std::shared_ptr<Mailbox> mailbox_;
+    std::shared_ptr<const CompletionQueue> queue_;
+    bool queue_lost_ = false;  ///< No completion comes by it any more.
+    bool must_poll_ = false;   ///< Nobody would be woken by it.
     NicInfo info_;
     SnapshotReader<KeyMap> local_keys_;
     UniqueFd epoll_;

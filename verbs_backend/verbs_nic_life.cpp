@@ -1,5 +1,7 @@
 // VerbsNic: what becomes of lanes and of the requests on them.
 
+#include <sys/epoll.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -39,28 +41,13 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
 }
 
 void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
-    if (event.kind == PairEvent::Kind::PortDown || event.kind == PairEvent::Kind::PortUp) {
-        port_down_ = event.kind == PairEvent::Kind::PortDown;
-        port_cause_ = event.status;
-        if (port_down_) port_incident_ = ++incidents_;
-        for (const auto& path : paths_) {
-            if (!path) continue;
-            for (const auto& lane : path->lanes) {
-                if (port_down_) {
-                    suspend(*path->state);
-                    lane->incident = port_incident_;
-                    // Those that are up follow one by one, as broken.
-                    if (lane->step != Lane::Step::Up)
-                        failWaiting(*lane, port_cause_.withContext(describe(*lane)), true);
-                    continue;
-                }
-                // What was held against the path was the port's fault. It is connected before there is work.
-                lane->back_off.forget();
-                lane->retry_at = now;
-                enlist(*lane);
-            }
-        }
-        return;
+    switch (event.kind) {
+        case PairEvent::Kind::PortDown:
+        case PairEvent::Kind::PortUp: return onPort(event, now);
+        case PairEvent::Kind::PortChanged: return onPortChanged();
+        case PairEvent::Kind::QueueLost: queue_lost_ = true; return;
+        case PairEvent::Kind::QueueMade: return onQueue(std::move(event.queue));
+        default: break;
     }
     if (event.kind == PairEvent::Kind::Fenced) {
         if (event.status) return endFences([&](const Fence& each) { return each.pair == event.pair; }, true);
@@ -95,6 +82,54 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
     }
 }
 
+void VerbsNic::onPort(const PairEvent& event, TimePoint now) {
+    port_down_ = event.kind == PairEvent::Kind::PortDown;
+    port_cause_ = event.status;
+    if (port_down_) port_incident_ = ++incidents_;
+    for (const auto& path : paths_) {
+        if (!path) continue;
+        for (const auto& lane : path->lanes) {
+            if (port_down_) {
+                suspend(*path->state);
+                lane->incident = port_incident_;
+                // Those that are up follow one by one, as broken.
+                if (lane->step != Lane::Step::Up) failWaiting(*lane, port_cause_.withContext(describe(*lane)), true);
+                continue;
+            }
+            // What was held against the path was the port's fault. It is connected before there is work.
+            lane->back_off.forget();
+            lane->retry_at = now;
+            enlist(*lane);
+        }
+    }
+}
+
+/// What could not be reached from the old address may be reached from the new one, and the other way round.
+void VerbsNic::onPortChanged() {
+    for (const auto& path : paths_) {
+        if (!path) continue;
+        path->state->candidates = candidatesOf(*path->state->keys.peer().desc, index_);
+        if (path->state->usable) continue;
+        for (const auto& lane : path->lanes) {
+            lane->back_off.forget();
+            lane->retry_at = TimePoint::min();
+            enlist(*lane);
+        }
+    }
+}
+
+/// The pairs of the queue before it are ending without its help.
+void VerbsNic::onQueue(std::shared_ptr<const CompletionQueue> made) {
+    queue_lost_ = false;
+    if (made == queue_) return;
+    static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, queue_->channel()->fd, nullptr));
+    shared_.connector->release(std::exchange(queue_, std::move(made)));
+    armed_ = false;
+    const Status watched = watch(queue_->channel()->fd);
+    must_poll_ = !watched;
+    if (must_poll_) log_->error("{}: {}; it is polled without a pause", info_.name, watched.message());
+}
+
 void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     if (lane.step != Lane::Step::Connecting) return;
     const auto& devices = lane.path->keys.peer().desc->devices;
@@ -116,6 +151,7 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.segments = event.segments;
     lane.inlined = event.inlined;
     lane.queue = SendQueue(event.depth);
+    lane.proven = false;
     lane.cause = {};
     lane.retryable = true;
     lane.lost = true;
@@ -135,7 +171,7 @@ void VerbsNic::beginDrain(Lane& lane, const Status& cause, bool retryable, TimeP
     lane.cause = cause;
     lane.retryable = retryable;
     if (tell_connector) shared_.connector->breakPair(lane.pair, cause);
-    if (lane.queue.idle()) return beginEnd(lane, now);
+    if (lane.queue.idle() || queue_lost_) return beginEnd(lane, now);
     lane.deadline = now + config_.rdma_drain_timeout;
     watchTimer(lane.deadline);
 }
@@ -151,6 +187,7 @@ void VerbsNic::beginEnd(Lane& lane, TimePoint now) {
 /// The pair is gone. `proof`: Ok when the device can no longer touch anything because of it.
 void VerbsNic::ended(Lane& lane, const Status& proof) {
     if (lane.queue.holdsRequests() || !lane.queue.idle()) failPosted(lane, proof.isOk());
+    accountFor(lane);
     lane_of_pair_.erase(lane.pair);
     last_lane_ = nullptr;
     last_pair_ = 0;

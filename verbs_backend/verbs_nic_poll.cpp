@@ -56,7 +56,7 @@ bool VerbsNic::poll(TimePoint now, Sweep& sweep) {
     }
     if (armed_) {
         armed_ = false;
-        static_cast<void>(device_->api().drainChannel(device_->channel()));
+        static_cast<void>(device_->api().drainChannel(queue_->channel()));
     }
     moved = takeMail(now) || moved;
     moved = pollCompletions(now, sweep) || moved;
@@ -94,10 +94,10 @@ bool VerbsNic::takeMail(TimePoint now) {
 
 bool VerbsNic::pollCompletions(TimePoint now, Sweep& sweep) {
     bool moved = false;
-    for (int i = 0; i < kPollsPerPass; ++i) {
-        const int count = device_->api().pollCq(device_->cq(), completions_);
+    for (int i = 0; i < kPollsPerPass && !queue_lost_; ++i) {
+        const int count = device_->api().pollCq(queue_->get(), completions_);
         if (count < 0) {
-            log_->critical("{}: the completion queue cannot be read", info_.name);
+            loseQueue();
             break;
         }
         for (int at = 0; at < count; ++at) onCompletion(completions_[static_cast<std::size_t>(at)], now, sweep);
@@ -106,6 +106,14 @@ bool VerbsNic::pollCompletions(TimePoint now, Sweep& sweep) {
     }
     if (starved_ && moved) feedStarved();
     return moved;
+}
+
+/// The device says that it cannot tell what has completed. The Connector ends every pair that the queue is of, and
+/// makes another one.
+void VerbsNic::loseQueue() {
+    queue_lost_ = true;
+    shared_.connector->queueLost(index_, queue_,
+                                 {Code::ConnectionLost, "its completion queue cannot be read (ibv_poll_cq failed)"});
 }
 
 /// Lanes that found the completion queue spoken for try again.
@@ -142,6 +150,7 @@ void VerbsNic::onCompletion(const ibv_wc& completion, TimePoint now, Sweep& swee
     if (lane != nullptr && success) {
         accounted = lane->queue.succeed(low, [&](const WorkRequest& request) {
             finish(*lane, request);
+            lane->carried.add(request.length);
             sweep.complete(request.cookie, request.length);
         });
     } else if (lane != nullptr) {
@@ -156,6 +165,7 @@ void VerbsNic::onCompletion(const ibv_wc& completion, TimePoint now, Sweep& swee
     }
     queue_room_ += accounted.released;
     if (success && lane->step == Lane::Step::Up) {
+        lane->proven = true;
         if (!lane->waiting.empty()) enlist(*lane);
         return;
     }

@@ -45,10 +45,13 @@ bool VerbsNic::flush(TimePoint now) {
 }
 
 bool VerbsNic::flush(Lane& lane, TimePoint now) {
+    // A new pair is on trial: that it is connected does not prove that it carries anything. Its first completion has
+    // the rest follow.
+    if (!lane.proven && !lane.queue.idle()) return false;
     work_.clear();
     pieces_.clear();
     built_.clear();
-    while (!lane.waiting.empty() && work_.size() < kListMost) {
+    while (!lane.waiting.empty() && work_.size() < kListMost && (lane.proven || built_.empty())) {
         const WorkRequest request = lane.waiting.front();
         const auto before = work_.size();
         const auto pieces_before = pieces_.size();
@@ -111,7 +114,7 @@ bool VerbsNic::flush(Lane& lane, TimePoint now) {
         }
         return true;
     }
-    if (!lane.waiting.empty() && std::min(lane.queue.room(), queue_room_) != 0) enlist(lane);
+    if (lane.proven && !lane.waiting.empty() && std::min(lane.queue.room(), queue_room_) != 0) enlist(lane);
     return true;
 }
 
@@ -127,7 +130,7 @@ Status VerbsNic::build(Lane& lane, const WorkRequest& request, std::uint32_t& wo
     while (left != 0) {
         const auto key = lane.path->keys.find(remote, lane.remote_device);
         if (!key) return key.status();
-        std::uint64_t take = std::min({left, key->length, std::uint64_t{device_->port_attributes.max_msg_sz}});
+        std::uint64_t take = std::min({left, key->length, std::uint64_t{device_->max_message}});
         ibv_send_wr work{};
         work.opcode = is_write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
         work.wr.rdma.remote_addr = remote;

@@ -15,7 +15,7 @@ Status VerbsTransport::install(const TransportContext& context) {
     if (!devices) return devices.status();
     auto memory = std::make_shared<MemoryTable>(*devices, context.config, context.log, context.device_memory);
     auto connector = std::make_shared<Connector>(api_, context.config, context.incarnation, context.log,
-                                                 context.exchange, context.auth);
+                                                 context.exchange, context.auth, context.described_anew);
     const auto port = connector->start(*devices);
     if (!port) return port.status();
     std::vector<PlacedNic> nics;
@@ -36,9 +36,12 @@ Status VerbsTransport::install(const TransportContext& context) {
 void VerbsTransport::describe(SegmentDesc& desc) const {
     if (devices_.empty()) return;
     desc.transports.push_back(name());
-    for (const auto& device : devices_)
-        desc.devices.push_back({device->name, device->isInfiniBand() ? device->port_attributes.lid : std::uint16_t{0},
-                                gidText(device->gid.gid)});
+    // One that is out of use, or has no address now, keeps its place, by which keys are found, but nobody looks for it.
+    for (const auto& device : devices_) {
+        const auto view = device->isOut() ? std::make_shared<const PortView>() : device->view();
+        const std::uint16_t lid = device->infiniband ? view->attributes.lid : std::uint16_t{0};
+        desc.devices.push_back({device->name, lid, gidText(view->gid.gid)});
+    }
     desc.rdma_port = port_;
     desc.rdma_chunk_bytes = memory_->chunkBytes();
     memory_->describe(desc);

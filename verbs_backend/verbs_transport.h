@@ -25,7 +25,7 @@ class VerbsTransport final : public Transport {
     Status install(const TransportContext& context) override;
     std::vector<PlacedNic> takeNics() override { return std::move(nics_); }
     Status registerMemory(const Region& region) override { return memory_->add(region); }
-    void unregisterMemory(const Region& region) override { memory_->remove(region); }
+    Status unregisterMemory(const Region& region) override { return memory_->remove(region); }
     void describe(SegmentDesc& desc) const override;
     Status reaches(const SegmentDesc& peer) const override;
     void answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply) override;

@@ -152,7 +152,7 @@ void Process::registerRegion(unsigned index) {
     if (!region) return site_.world->fail(seat.label + ": reserve: " + region.status().toString());
     for (std::size_t i = 0; i < transports.size(); ++i) {
         if (transports[i]->registerMemory(*region)) continue;
-        while (i-- > 0) transports[i]->unregisterMemory(*region);
+        while (i-- > 0) static_cast<void>(transports[i]->unregisterMemory(*region));
         return regions.remove(region->id);
     }
     site_.ledger->setRegistered(seat.host, index, true);
@@ -184,7 +184,7 @@ void Process::unregisterRegion(unsigned index) {
             if (mine && region.range.overlaps({task->local, task->length}) && !isTerminal(task->status().s))
                 site_.world->fail(describe(*task) + " runs, and the region of its buffer was unregistered");
         }
-        for (const auto& transport : transports) transport->unregisterMemory(region);
+        for (const auto& transport : transports) static_cast<void>(transport->unregisterMemory(region));
         regions.remove(region.id);
         site_.ledger->setRegistered(seat.host, index, false);
         caf::anon_send(directory_, PublishLocal{});

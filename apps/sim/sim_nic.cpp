@@ -555,8 +555,9 @@ Status SimTransport::registerMemory(const Region& region) {
     return Status::ok();
 }
 
-void SimTransport::unregisterMemory(const Region& region) {
+Status SimTransport::unregisterMemory(const Region& region) {
     if (registered_.erase(region.id) == 0) place_.world->fail("a region was unregistered that was not registered");
+    return Status::ok();
 }
 
 void SimTransport::describe(SegmentDesc& desc) const {

@@ -192,7 +192,7 @@ class SimTransport final : public Transport {
     Status install(const TransportContext& context) override;
     std::vector<PlacedNic> takeNics() override { return std::move(nics_); }
     Status registerMemory(const Region& region) override;
-    void unregisterMemory(const Region& region) override;
+    Status unregisterMemory(const Region& region) override;
     void describe(SegmentDesc& desc) const override;
     Status reaches(const SegmentDesc& peer) const override;
 

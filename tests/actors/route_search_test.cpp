@@ -16,7 +16,7 @@ class StagedTransport : public Transport {
     Status install(const TransportContext&) override { return Status::ok(); }
     std::vector<PlacedNic> takeNics() override { return {}; }
     Status registerMemory(const Region&) override { return Status::ok(); }
-    void unregisterMemory(const Region&) override {}
+    Status unregisterMemory(const Region&) override { return {}; }
     void describe(SegmentDesc&) const override {}
     Status reaches(const SegmentDesc&) const override { return reach; }
     std::unique_ptr<TransportProbe> probe(Reactor&, const SegmentDesc&,

@@ -80,7 +80,7 @@ TEST(TcpTransport, APathNeedsAnIncarnationAPortAndANumericHost) {
 TEST(TcpTransport, MemoryNeedsNoPreparation) {
     TcpTransport transport;
     EXPECT_TRUE(transport.registerMemory({}).isOk());
-    transport.unregisterMemory({});
+    EXPECT_TRUE(transport.unregisterMemory({}).isOk());
 }
 
 }  // namespace

@@ -80,6 +80,36 @@ TEST(RegistrationTable, AnIdIsNeverUsedTwice) {
     EXPECT_GT(registered(table, 0x1000, 0x1000), first);
 }
 
+TEST(RegistrationTable, WhatATransportDoesNotLetGoOfStaysClaimedAndHiddenUntilItDoes) {
+    RegistrationTable table;
+    const auto id = registered(table, 0x1000, 0x1000);
+    ASSERT_TRUE(table.beginRemoval(0x1000).isOk());
+    for (int tries = 0; tries < 3; ++tries) {
+        table.hold(id);
+        EXPECT_EQ(coverage(table, 0x1000, 1), Code::AddressNotRegistered);
+        EXPECT_EQ(table.reserve(region(0x1800, 0x1000)).status().code(), Code::AddressOverlapped);
+        const auto again = table.beginRemoval(0x1000);
+        ASSERT_TRUE(again.isOk());
+        EXPECT_EQ(again->id, id);
+        EXPECT_EQ(table.beginRemoval(0x1000).status().code(), Code::BatchBusy);
+        if (tries != 1) continue;
+        // Its users do not end in time: that does not bring it back.
+        table.cancelRemoval(id);
+        EXPECT_EQ(coverage(table, 0x1000, 1), Code::AddressNotRegistered);
+        ASSERT_TRUE(table.beginRemoval(0x1000).isOk());
+    }
+    table.remove(id);
+    EXPECT_TRUE(table.reserve(region(0x1800, 0x1000)).isOk());
+    // One that was refused, and of which something is left.
+    const auto refused = table.reserve(region(0x4000, 0x1000));
+    ASSERT_TRUE(refused.isOk());
+    table.hold(refused->id);
+    EXPECT_EQ(table.reserve(region(0x4000, 0x1000)).status().code(), Code::AddressOverlapped);
+    ASSERT_TRUE(table.beginRemoval(0x4000).isOk());
+    table.remove(refused->id);
+    EXPECT_TRUE(table.reserve(region(0x4000, 0x1000)).isOk());
+}
+
 TEST(RegistrationTable, RemovalHidesAtOnceAndKeepsTheClaim) {
     RegistrationTable table;
     const auto id = registered(table, 0x1000, 0x1000);

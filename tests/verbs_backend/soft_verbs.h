@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/byte_range.h"
 #include "base/unique_fd.h"
 #include "verbs_backend/verbs_api.h"
 
@@ -31,12 +32,24 @@ class SoftVerbs final : public VerbsApi {
     void loseCompletions(int count);
     void repeatCompletions(int count);
     /// With the asynchronous event.
-    void setPort(const std::string& device, bool up);
+    void setPort(const std::string& device, bool up, std::uint8_t port = 1);
+    /// From now on the device has two ports. The second one has the addresses 10.9.1.1, 10.9.1.2, ... and fe80::1:1 ...
+    void addSecondPort(const std::string& device);
     /// How many READs the device serves or asks for at once.
     void setReads(const std::string& device, int reads);
 
-    /// What the ports of a device have in their tables from now on.
+    /// What the ports of a device have in their tables from now on. Nobody is told.
     void setGids(const std::string& device, std::vector<ibv_gid_entry> gids);
+    /// The entry 1 of the port's P_Key table.
+    void setPkey(const std::string& device, std::uint16_t pkey);
+    void setMaxMrSize(const std::string& device, std::uint64_t bytes);
+    /// An asynchronous event of a port. With DEVICE_FATAL the device refuses everything from then on, but that what is
+    /// there be destroyed.
+    void raise(const std::string& device, ibv_event_type type, std::uint8_t port = 1);
+    /// The same of each queue pair there that is ready: they carry nothing more, and nothing is flushed.
+    void raiseOnPairs(const std::string& device, ibv_event_type type);
+    /// The completion queues of a device bring nothing more. `told`: that is an event, and else polling them fails.
+    void breakQueues(const std::string& device, bool told);
     static ibv_gid_entry gid(const std::string& address, std::uint32_t index, ibv_gid_type type = IBV_GID_TYPE_ROCE_V2);
     void setMtu(const std::string& device, ibv_mtu mtu);
     /// From now on its ports are InfiniBand's, with this LID.
@@ -44,6 +57,10 @@ class SoftVerbs final : public VerbsApi {
     /// No way leads from this GID to anywhere.
     void cutRoute(const std::string& device, std::uint32_t gid_index);
 
+    /// Whether a remote key of a device gives all of a range.
+    bool covers(std::uint32_t key, const std::string& device, const ByteRange& range) const;
+    /// Work requests that wait because of `hold`.
+    std::size_t held() const;
     std::vector<std::string> violations() const;
     /// "2 qp, 1 mr", or "" when nothing is left.
     std::string leftovers() const;
@@ -60,6 +77,7 @@ class SoftVerbs final : public VerbsApi {
     int queryDevice(ibv_context* context, ibv_device_attr& attributes) override;
     int queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr& attributes) override;
     int queryGids(ibv_context* context, std::vector<ibv_gid_entry>& gids) override;
+    int queryPkey(ibv_context* context, std::uint8_t port, int index, std::uint16_t& pkey) override;
     bool nextAsyncEvent(ibv_context* context, AsyncEvent& event) override;
     ibv_pd* allocPd(ibv_context* context) override;
     int deallocPd(ibv_pd* pd) override;
@@ -94,20 +112,35 @@ class SoftVerbs final : public VerbsApi {
     int cmDisconnect(CmId id) override;
     int cmQpAttributes(CmId id, ibv_qp_attr& attributes, int& mask) override;
     std::string cmDevice(CmId id) override;
-    std::uint8_t cmPort(CmId) override { return 1; }
+    std::uint8_t cmPort(CmId id) override;
     bool cmNextEvent(CmChannel channel, CmEvent& event) override;
 
   private:
+    struct Port {
+        bool up = true;
+        std::uint16_t lid = 0;
+        std::uint16_t pkeys[2] = {0xffff, 0xffff};
+    };
     struct Hardware {
         std::string name;
-        SocketAddress address;
-        std::vector<ibv_gid_entry> gids;
+        std::size_t number = 0;  ///< From 1.
+        std::vector<Port> ports = std::vector<Port>(1);
+        std::vector<ibv_gid_entry> gids;  ///< Of all ports.
         std::vector<std::uint32_t> cut;
         ibv_mtu mtu = IBV_MTU_4096;
         int reads = 16;  ///< That it serves or asks for at once.
-        std::uint16_t lid = 0;
+        std::uint64_t max_mr_size = std::uint64_t{1} << 40;
         ibv_qp_attr last_route{};
-        bool up = true;
+        bool dead = false;
+
+        Port& at(std::size_t port) { return ports.at(port - 1); }
+        const Port& at(std::size_t port) const { return ports.at(port - 1); }
+        const ibv_gid_entry* gidAt(std::size_t port, std::uint32_t index) const;
+    };
+    /// A GID with where it is.
+    struct Place {
+        Hardware* hardware = nullptr;
+        ibv_gid_entry gid{};
     };
     struct Context : ibv_context {
         Hardware* hardware = nullptr;
@@ -129,6 +162,8 @@ class SoftVerbs final : public VerbsApi {
     struct Queue : ibv_cq {
         std::deque<ibv_wc> completions;
         bool armed = false;
+        bool broken = false;
+        bool poll_fails = false;
     };
     struct Pair : ibv_qp {
         ibv_qp_cap cap{};
@@ -138,6 +173,14 @@ class SoftVerbs final : public VerbsApi {
         std::uint32_t takes_from = 0;  ///< The first number that it takes.
         std::uint32_t taken = 0;       ///< Packets that came since.
         ibv_mtu mtu{};                 ///< Of its packets, which the other end must have, too.
+        bool dead = false;             ///< Its device has given it up, and completes nothing of it.
+        std::uint8_t port = 1;
+        std::uint16_t pkey_index = 0;
+        std::uint16_t pkey = 0;  ///< As these were when it was made ready.
+        std::uint16_t lid = 0;
+        ibv_gid_entry gid{};
+        bool is_global = false;
+        ibv_ah_attr way{};
         std::deque<Work> waiting;
         /// Work requests that the program has not seen the end of, oldest first: what fills the send queue.
         std::deque<std::uint64_t> occupied;
@@ -149,10 +192,10 @@ class SoftVerbs final : public VerbsApi {
     struct Id {
         CmChannel channel = 0;
         CmState state = CmState::New;
-        Hardware* hardware = nullptr;
-        Hardware* remote_hardware = nullptr;
+        Place own;
+        Place remote;
         SocketAddress to;
-        std::uint16_t port = 0;
+        std::uint16_t port = 0;  ///< Of a listener.
         CmId other = 0;
         std::uint32_t remote_qp = 0;
     };
@@ -161,6 +204,13 @@ class SoftVerbs final : public VerbsApi {
         std::deque<CmEvent> events;
     };
 
+    static constexpr int kMaxQpWr = 4096;
+    /// What belongs to a pointer of the program's, or null.
+    template <class Map, class Key>
+    static typename Map::mapped_type::element_type* lookUp(Map& map, Key* key) {
+        const auto found = map.find(key);
+        return found == map.end() ? nullptr : found->second.get();
+    }
     int fault(const char* call);
     void violate(const std::string& what) { violations_.push_back(what); }
     void execute(Pair& pair);
@@ -168,7 +218,11 @@ class SoftVerbs final : public VerbsApi {
     void complete(Pair& pair, const Work& work, ibv_wc_status status);
     void toError(Pair& pair);
     int checkRoute(const Pair& pair, const ibv_qp_attr& attributes);
+    ibv_wc_status checkWay(const Pair& pair, const Pair& target) const;
     Hardware* find(const std::string& device) const;
+    Place find(const SocketAddress& address) const;
+    bool isDead(const ibv_context* context) const;
+    void raise(const std::string& device, const AsyncEvent& event);
     ibv_mr* add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access);
     const Registration* registration(std::uint32_t key, std::uint64_t addr, std::uint64_t length,
                                      const ibv_pd* pd) const;

@@ -97,15 +97,14 @@ int SoftVerbs::cmResolveAddress(CmId key, const SocketAddress& from, const Socke
     const std::lock_guard lock(mutex_);
     if (const int error = fault("cmResolveAddress")) return error;
     Id& id = ids_.at(key);
-    const auto own = std::find_if(hardware_.begin(), hardware_.end(),
-                                  [&](const auto& hardware) { return hardware->address.host() == from.host(); });
-    const bool there = std::any_of(hardware_.begin(), hardware_.end(),
-                                   [&](const auto& hardware) { return hardware->address.host() == to.host(); });
-    if (own == hardware_.end() || !there || !(*own)->up) {
+    const Place own = find(from);
+    // Bound to an address that is not there.
+    if (own.hardware == nullptr) return EADDRNOTAVAIL;
+    if (find(to).hardware == nullptr || !own.hardware->at(own.gid.port_num).up || own.hardware->dead) {
         put(id.channel, event(CmEvent::Kind::Failed, key, "RDMA_CM_EVENT_ADDR_ERROR", -EHOSTUNREACH));
         return 0;
     }
-    id.hardware = own->get();
+    id.own = own;
     id.to = to;
     id.state = CmState::Addressed;
     put(id.channel, event(CmEvent::Kind::AddressResolved, key, "address resolved"));
@@ -132,9 +131,9 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
     const auto listener = std::find_if(ids_.begin(), ids_.end(), [&](const auto& entry) {
         return entry.second.state == CmState::Listening && entry.second.port == id.to.port();
     });
-    const auto device = std::find_if(hardware_.begin(), hardware_.end(),
-                                     [&](const auto& hardware) { return hardware->address.host() == id.to.host(); });
-    if (!(*device)->up) return 0;  // Nobody answers.
+    const Place there = find(id.to);
+    if (there.hardware == nullptr || !there.hardware->at(there.gid.port_num).up || there.hardware->dead)
+        return 0;  // Nobody answers.
     if (listener == ids_.end()) {
         put(id.channel, event(CmEvent::Kind::Rejected, key, "rejected", 8));
         return 0;
@@ -143,12 +142,12 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
     Id& request = ids_[other];
     request.channel = listener->second.channel;
     request.state = CmState::Pending;
-    request.hardware = device->get();
+    request.own = there;
     request.other = key;
     request.remote_qp = parameters.qp_number;
-    request.remote_hardware = ids_.at(key).hardware;
+    request.remote = ids_.at(key).own;
     ids_.at(key).other = other;
-    ids_.at(key).remote_hardware = device->get();
+    ids_.at(key).remote = there;
     CmEvent asked = event(CmEvent::Kind::ConnectRequest, other, "connect request");
     asked.listener = listener->first;
     asked.private_data.assign(parameters.private_data.begin(), parameters.private_data.end());
@@ -214,17 +213,17 @@ int SoftVerbs::cmQpAttributes(CmId key, ibv_qp_attr& attributes, int& mask) {
     const Id& id = ids_.at(key);
     mask = IBV_QP_STATE;
     if (attributes.qp_state == IBV_QPS_INIT) {
-        attributes.port_num = 1;
+        attributes.port_num = static_cast<std::uint8_t>(id.own.gid.port_num);
         mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
     } else if (attributes.qp_state == IBV_QPS_RTR) {
         if (id.remote_qp == 0) return violate("cmQpAttributes to RTR before the peer's number is known"), EINVAL;
         attributes.dest_qp_num = id.remote_qp;
-        attributes.path_mtu = id.hardware->mtu;
+        attributes.path_mtu = id.own.hardware->mtu;
         attributes.max_dest_rd_atomic = 16;
         attributes.ah_attr.is_global = 1;
-        attributes.ah_attr.port_num = 1;
-        attributes.ah_attr.grh.sgid_index = 1;
-        attributes.ah_attr.grh.dgid = id.remote_hardware->gids.at(1).gid;
+        attributes.ah_attr.port_num = static_cast<std::uint8_t>(id.own.gid.port_num);
+        attributes.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(id.own.gid.gid_index);
+        attributes.ah_attr.grh.dgid = id.remote.gid.gid;
         mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
                 IBV_QP_MIN_RNR_TIMER;
     } else {
@@ -236,8 +235,13 @@ int SoftVerbs::cmQpAttributes(CmId key, ibv_qp_attr& attributes, int& mask) {
 
 std::string SoftVerbs::cmDevice(CmId key) {
     const std::lock_guard lock(mutex_);
-    const Hardware* hardware = ids_.at(key).hardware;
+    const Hardware* hardware = ids_.at(key).own.hardware;
     return hardware != nullptr ? hardware->name : "";
+}
+
+std::uint8_t SoftVerbs::cmPort(CmId key) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::uint8_t>(ids_.at(key).own.gid.port_num);
 }
 
 bool SoftVerbs::cmNextEvent(CmChannel channel, CmEvent& next) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "tests/verbs_backend/soft_pair.h"
+#include "verbs_backend/verbs_nic.h"
 
 namespace troupe::verbs {
 namespace {
@@ -28,7 +29,9 @@ TEST(VerbsFault, TheCompletionQueueNeverOverrunsHoweverManyLanes) {
     config.rdma_queue_depth = 48;
     config.rdma_lanes = 5;
     SoftPair pair(config);
-    pair.expectWorks();
+    // On every lane: a new one takes one request at first.
+    pair.run(pair.many(100));
+    pair.a.sweep.clear();
     pair.soft->hold(true);
     const auto requests = pair.many(400);
     std::size_t posted = pair.nic().post(pair.path, requests);
@@ -219,7 +222,7 @@ TEST(VerbsFault, ARegistrationThatFailsOnOneDeviceLeavesNothingOnTheOthers) {
             soft->fail("regMr", ENOMEM, 1, skip);
             const Status refused = node.registerMemory(memory.data(), memory.size());
             EXPECT_EQ(refused.code(), Code::ResourceExhausted) << refused.toString();
-            EXPECT_NE(refused.message().find("s" + std::to_string(skip % 3)), std::string::npos) << refused.toString();
+            EXPECT_NE(refused.message().find("s" + std::to_string(skip / 5)), std::string::npos) << refused.toString();
             EXPECT_NE(refused.message().find("locked memory"), std::string::npos) << refused.toString();
             EXPECT_EQ(soft->count("mr"), 0u) << skip;
         }
@@ -333,6 +336,45 @@ TEST(VerbsFault, TwoHundredPeersComeAndGoAndNothingIsLeft) {
     EXPECT_EQ(openDescriptors(), descriptors);
     // 200 peers of which each leaves 200 bytes would be more.
     EXPECT_LE(heapInUse(), memory + 40000);
+}
+
+TEST(VerbsFault, ANewPairIsOnTrialWithOneRequestUntilOneHasArrived) {
+    SoftPair pair;
+    for (int round = 0; round < 3; ++round) {
+        pair.soft->hold(true);
+        ASSERT_EQ(pair.nic().post(pair.path, pair.many(20)), 20u);
+        ASSERT_TRUE(pump(pair.a, [&] { return pair.soft->held() != 0; }));
+        for (int i = 0; i < 100; ++i) pair.nic().poll(Clock::now(), pair.a.sweep);
+        EXPECT_EQ(pair.soft->held(), 1u);
+        pair.soft->hold(false);
+        ASSERT_TRUE(pump(pair.a, [&] { return completedIn(pair.a.sweep) == 20; })) << failuresOf(pair.a.sweep);
+        // A pair that works is not on trial any more, one that follows a failure is.
+        EXPECT_EQ(pair.postHeld(20), 20u);
+        EXPECT_EQ(pair.soft->held(), 20u);
+        pair.nic().resetPath(pair.path, {Code::Canceled, "no longer wanted"});
+        ASSERT_TRUE(pump(pair.a, [&] { return pair.a.sweep.failed.size() == 20; }));
+        pair.a.sweep.clear();
+    }
+    pair.soft->hold(false);
+}
+
+TEST(VerbsFault, WhatAPairCarriedIsCountedAlsoWhenItHasEnded) {
+    SoftPair pair;
+    auto& nic = static_cast<VerbsNic&>(pair.nic());
+    EXPECT_TRUE(nic.carried(pair.path).empty());
+    pair.run(pair.many(10));
+    ASSERT_EQ(nic.carried(pair.path).size(), 1u);
+    EXPECT_EQ(nic.carried(pair.path)["s1"].bytes, 640u);
+    EXPECT_EQ(nic.carried(pair.path)["s1"].requests, 10u);
+    pair.a.sweep.clear();
+    const std::size_t posted = pair.postHeld(5);
+    pair.nic().resetPath(pair.path, {Code::Canceled, "no longer wanted"});
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    EXPECT_EQ(nic.carried(pair.path)["s1"].bytes, 640u) << "nothing of it arrived";
+    pair.soft->hold(false);
+    pair.run(pair.many(3));
+    EXPECT_EQ(nic.carried(pair.path)["s1"].bytes, 640u + 192u);
+    EXPECT_EQ(nic.carried(pair.path)["s1"].requests, 13u);
 }
 
 }  // namespace

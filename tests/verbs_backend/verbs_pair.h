@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -40,8 +41,8 @@ struct Node {
     void install() {
         transport = std::make_unique<VerbsTransport>(api);
         if (board) line = board->join(incarnation);
-        installed =
-            transport->install({config, table, incarnation, "127.0.0.1", 1, log, auth, line.get(), device_memory});
+        installed = transport->install({config, table, incarnation, "127.0.0.1", 1, log, auth, line.get(),
+                                        device_memory, nullptr, [this] { ++described_anew; }});
         ASSERT_TRUE(installed.isOk()) << installed.toString();
         if (board) board->serve(incarnation, *transport);
         for (auto& placed : transport->takeNics()) nics.push_back(std::move(placed.nic));
@@ -56,7 +57,9 @@ struct Node {
         if (board) board->leave(incarnation);
         nics.clear();
         for (const Region& region : regions) {
-            if (transport) transport->unregisterMemory(region);
+            if (transport) {
+                EXPECT_TRUE(transport->unregisterMemory(region).isOk());
+            }
             static_cast<void>(table.beginRemoval(region.range.addr));
             table.remove(region.id);
         }
@@ -105,7 +108,8 @@ struct Node {
     void unregisterMemory(const void* data) {
         const auto region = table.beginRemoval(reinterpret_cast<std::uint64_t>(data));
         ASSERT_TRUE(region) << region.status().toString();
-        transport->unregisterMemory(*region);
+        const Status gone = transport->unregisterMemory(*region);
+        ASSERT_TRUE(gone) << gone.toString();
         table.remove(region->id);
         std::erase_if(regions, [&](const Region& known) { return known.id == region->id; });
     }
@@ -124,6 +128,7 @@ struct Node {
     std::unique_ptr<VerbsTransport> transport;
     std::vector<std::unique_ptr<Nic>> nics;
     std::vector<Region> regions;
+    std::atomic<int> described_anew{0};  ///< How often the transport said so.
     Sweep sweep;
 };
 
