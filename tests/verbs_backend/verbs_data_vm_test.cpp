@@ -232,5 +232,30 @@ TEST(VerbsVmRegistration, ALimitOnLockedMemoryIsNamedWithTheNeedAndTheRemedy) {
     EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) == 0) << ended;
 }
 
+TEST(VerbsVmRegistration, WithoutAccessToTheDevicesInstallSaysSoOfEach) {
+    shell("chmod 600 /dev/infiniband/uverbs*");
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(2);
+        Config config;
+        config.rdma_devices = "rxe_0a,rxe_0b";
+        RegistrationTable table;
+        VerbsTransport transport;
+        const Status refused =
+            transport.install({config, table, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()});
+        const std::string text = refused.toString();
+        bool good = refused.code() == Code::TransportMissing;
+        for (const char* part : {"rxe_0a", "rxe_0b", "no access to its /dev/infiniband/uverbs", "errno 13"})
+            good = good && text.find(part) != std::string::npos;
+        if (!good) std::fprintf(stderr, "%s\n", text.c_str());
+        ::_exit(good ? 0 : 1);
+    }
+    int ended = 0;
+    ASSERT_EQ(::waitpid(child, &ended, 0), child);
+    shell("chmod 666 /dev/infiniband/uverbs*");
+    EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) == 0) << ended;
+}
+
 }  // namespace
 }  // namespace troupe::verbs

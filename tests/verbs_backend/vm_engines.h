@@ -22,7 +22,9 @@
 namespace troupe::test {
 
 using namespace std::chrono_literals;
+using verbs::testing::AddressGone;
 using verbs::testing::devices;
+using verbs::testing::expectWithin;
 using verbs::testing::isLong;
 using verbs::testing::LinkDown;
 using verbs::testing::Netem;
@@ -140,14 +142,17 @@ inline TransferStatus untilCompleted(TransferEngine& engine, const TransferReque
     }
 }
 
-inline long long millisecondsSince(TimePoint start) {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+inline std::chrono::milliseconds since(TimePoint start) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
 }
+inline long long millisecondsSince(TimePoint start) { return since(start).count(); }
 
 /// Two engines of this process with `bytes` each; `a` has the segment of `b` open.
 struct Engines {
     Engines(const std::string& own, const std::string& others, std::size_t bytes, bool tcp = false)
-        : local(bytes), remote(bytes), a(startRdma(setup(own, tcp))), b(startRdma(setup(others, tcp))) {
+        : Engines(setup(own, tcp), setup(others, tcp), bytes) {}
+    Engines(const EngineSetup& own, const EngineSetup& others, std::size_t bytes)
+        : local(bytes), remote(bytes), a(startRdma(own)), b(startRdma(others)) {
         EXPECT_TRUE(a->registerLocalMemory(local.data(), local.size()));
         EXPECT_TRUE(b->registerLocalMemory(remote.data(), remote.size()));
         const auto opened = a->openSegment(b->localSegmentName());

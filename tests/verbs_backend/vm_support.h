@@ -2,6 +2,8 @@
 
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -79,6 +81,15 @@ inline bool isLong() {
     return value != nullptr && *value != '\0';
 }
 
+/// Says how long something took; in the long form, which runs on an idle machine, it must have been less than `bound`.
+/// Emulated, and beside other tests, a bound on time says nothing.
+inline void expectWithin(const std::string& what, std::chrono::milliseconds took, std::chrono::milliseconds bound) {
+    std::printf("%s: %lld ms\n", what.c_str(), static_cast<long long>(took.count()));
+    if (isLong()) {
+        EXPECT_LT(took.count(), bound.count()) << what;
+    }
+}
+
 /// Runs a command of the shell in the guest.
 inline void shell(const std::string& line) { ASSERT_EQ(std::system(line.c_str()), 0) << line; }
 
@@ -104,6 +115,23 @@ class LinkDown {
   private:
     std::string device_;
     bool down_ = true;
+};
+
+/// The address of a device's interface is gone until `back`, or until the test leaves. Its GID goes with it.
+class AddressGone {
+  public:
+    explicit AddressGone(std::string device) : device_(std::move(device)) { devices("address " + device_ + " del"); }
+    ~AddressGone() { back(); }
+    AddressGone(const AddressGone&) = delete;
+    AddressGone& operator=(const AddressGone&) = delete;
+    void back() {
+        if (!std::exchange(gone_, false)) return;
+        devices("address " + device_ + " add");
+    }
+
+  private:
+    std::string device_;
+    bool gone_ = true;
 };
 
 /// What netem does to the packets that an interface sends, for as long as this lives.
