@@ -18,6 +18,9 @@ bool follows(const QuarantineEntry& next, const QuarantineEntry& last) {
 
 std::string QuarantineEntry::toString(TimePoint now) const {
     const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(std::max(now - since, Duration::zero()));
+    if (!holder.empty())
+        return "region " + range.toString() + " may still be read or written by " + holder +
+               ", which was given it by " + nic + ", for " + std::to_string(age.count()) + " ms: " + cause.toString();
     std::string text = range.toString();
     if (region.length != 0) text += " of region " + region.toString();
     text += " may still be ";
@@ -45,8 +48,25 @@ void Quarantine::add(std::uint32_t worker, std::uint64_t doubt, QuarantineEntry 
                                    [&](const Held& each) { return each.worker == worker && each.doubt == doubt; });
     // Of what one incident brings in, the first says enough.
     if (!known) log_->warn("quarantine: {}", entry.toString(entry.since));
-    held_.push_back({worker, doubt, 1, std::move(entry)});
-    standing_.store(held_.size(), std::memory_order_release);
+    enter({worker, doubt, 1, std::move(entry)});
+}
+
+void Quarantine::hold(std::uint32_t worker, QuarantineEntry entry) {
+    const std::lock_guard lock(mutex_);
+    const bool known = std::any_of(held_.begin(), held_.end(), [&](const Held& each) {
+        return each.worker == worker && each.entry.holder == entry.holder && each.entry.range == entry.range;
+    });
+    if (known) return;
+    entry.region = entry.range;
+    ++ever_;
+    log_->warn("quarantine: {}", entry.toString(entry.since));
+    enter({worker, 0, 1, std::move(entry)});
+}
+
+/// Under the mutex.
+void Quarantine::enter(Held held) {
+    if (held.entry.holder.empty()) standing_.fetch_add(1, std::memory_order_release);
+    held_.push_back(std::move(held));
 }
 
 template <class Which>
@@ -62,7 +82,9 @@ void Quarantine::release(Which&& which) {
     });
     if (parts == 0) return;
     proven_ += parts;
-    standing_.store(held_.size(), std::memory_order_release);
+    const auto standing =
+        std::count_if(held_.begin(), held_.end(), [](const Held& h) { return h.entry.holder.empty(); });
+    standing_.store(static_cast<std::size_t>(standing), std::memory_order_release);
     log_->info("quarantine: nothing touches {} bytes of {} parts any more; {} entries are left", bytes, parts,
                held_.size());
 }
@@ -73,13 +95,19 @@ void Quarantine::prove(std::uint32_t worker, std::uint64_t doubt) {
 }
 
 void Quarantine::proveAll(std::uint32_t worker) {
-    release([&](const Held& each) { return each.worker == worker; });
+    // A process that holds a region does so without the Nic, too.
+    release([&](const Held& each) { return each.worker == worker && each.entry.holder.empty(); });
+}
+
+void Quarantine::keepHeld(std::uint32_t worker, const std::function<bool(const QuarantineEntry&)>& is_held) {
+    release(
+        [&](const Held& each) { return each.worker == worker && !each.entry.holder.empty() && !is_held(each.entry); });
 }
 
 Status Quarantine::heldIn(const ByteRange& range, TimePoint now) const {
     if (empty()) return {};
     const std::lock_guard lock(mutex_);
-    const auto inside = [&](const Held& each) { return each.entry.range.overlaps(range); };
+    const auto inside = [&](const Held& each) { return each.entry.holder.empty() && each.entry.range.overlaps(range); };
     const auto first = std::find_if(held_.begin(), held_.end(), inside);
     if (first == held_.end()) return {};
     const auto others = std::count_if(first + 1, held_.end(), inside);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -19,6 +20,9 @@ namespace troupe {
 /// Any thread. NicWorkers are the only writers; a mutex guards the list, because it is written when hardware misbehaves
 /// and read when somebody asks. The hot path asks `empty`, one load.
 ///
+/// It also lists the regions that processes of the host were given and do not let go of (GrantServer), from the moment
+/// that somebody has waited for it in vain. Those hinder no work: they are in use, by others.
+///
 /// The list is bounded by the registered memory: no work is taken whose buffer is in it, so no byte comes in twice but
 /// what was under way at that moment.
 class Quarantine {
@@ -33,6 +37,12 @@ class Quarantine {
     void proveAll(std::uint32_t worker);
 
     bool empty() const { return standing_.load(std::memory_order_acquire) == 0; }
+    /// A region that a process was given by the worker's Nic and did not let go of in time. Once each.
+    void hold(std::uint32_t worker, QuarantineEntry entry);
+    /// Those of the worker's that `is_held` does not say any more are gone.
+    void keepHeld(std::uint32_t worker, const std::function<bool(const QuarantineEntry&)>& is_held);
+
+    /// Of regions that processes hold nothing is said here, as their Nics are asked.
     /// Ok, or BatchBusy that names the first entry in `range`, how many there are, and what to do.
     Status heldIn(const ByteRange& range, TimePoint now) const;
     Quarantined list() const;
@@ -47,6 +57,7 @@ class Quarantine {
 
     template <class Which>
     void release(Which&& which);
+    void enter(Held held);
 
     const RegistrationTable& regions_;
     const Logger log_;
@@ -54,7 +65,7 @@ class Quarantine {
     std::vector<Held> held_;
     std::uint64_t ever_ = 0;
     std::uint64_t proven_ = 0;
-    std::atomic<std::size_t> standing_{0};  ///< Entries.
+    std::atomic<std::size_t> standing_{0};  ///< Entries without holder.
 };
 
 }  // namespace troupe

@@ -171,6 +171,7 @@ bool WorkerLogic::poll(TimePoint now) {
         std::erase_if(backlogged_, [this](std::uint32_t peer) { return peers_[peer].backlog.empty(); });
     }
     moved = sendReports() || moved;
+    if (holds_regions_) lookWhoHolds();
     if (!waits_.empty()) answerWaits(now);
     if (!close_waits_.empty()) answerCloseWaits(now);
     if (!flight_waits_.empty()) answerFlightWaits(now);
@@ -243,6 +244,8 @@ void WorkerLogic::abandon(const Status& cause) {
     std::vector<Status> held;
     for (const AwaitPeersIdle& wait : waits_) held.push_back(nic_->heldIn(wait.range));
     const Status any_held = nic_->heldIn(kEverything);
+    if (holds_regions_) lookWhoHolds();
+    if (!waits_.empty() || !close_waits_.empty()) noteHeld(kEverything, now_);
     // The Nic's end proves that it touches no buffer any more, unless it says otherwise; only then are the tasks told.
     const Status over = nic_->shut();
     nic_.reset();
@@ -307,9 +310,32 @@ void WorkerLogic::answerWaits(TimePoint now) {
             }
             nic_->cutPeersIn(wait->range);
         }
+        noteHeld(wait->range, now);
         wait->reply(nic_->heldIn(wait->range));
         wait = waits_.erase(wait);
     }
+}
+
+/// What is not given back at the end of a wait is listed, until it is given back or its holder is proven gone.
+void WorkerLogic::noteHeld(const ByteRange& range, TimePoint now) {
+    for (Nic::Holding& holding : nic_->holdingsIn(range)) {
+        holds_regions_ = true;
+        QuarantineEntry entry;
+        entry.holder = std::move(holding.holder);
+        entry.range = holding.region;
+        entry.nic = nic_name_;
+        entry.cause = Status(Code::Timeout, "it was asked to let go and does not answer");
+        entry.since = now;
+        quarantine_.hold(index_, std::move(entry));
+    }
+}
+
+void WorkerLogic::lookWhoHolds() {
+    const auto held = nic_->holdingsIn(kEverything);
+    holds_regions_ = !held.empty();
+    quarantine_.keepHeld(index_, [&](const QuarantineEntry& entry) {
+        return std::find(held.begin(), held.end(), Nic::Holding{entry.range, entry.holder}) != held.end();
+    });
 }
 
 // --- uninstall ---------------------------------------------------------------------------------------------------
@@ -324,6 +350,7 @@ void WorkerLogic::answerCloseWaits(TimePoint now) {
     const Status held = nic_->heldIn(kEverything);
     std::erase_if(close_waits_, [&](const CloseToPeers& wait) {
         if (!held && now < wait.deadline) return false;
+        noteHeld(kEverything, now);
         wait.reply(held);
         return true;
     });

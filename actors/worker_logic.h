@@ -81,6 +81,8 @@ class WorkerLogic {
     SliceReport& reportFor(std::uint32_t tracker);
     bool sendReports();
     void answerWaits(TimePoint now);
+    void noteHeld(const ByteRange& range, TimePoint now);
+    void lookWhoHolds();
     void answerCloseWaits(TimePoint now);
     void answerFlightWaits(TimePoint now);
     bool hasFlights() const { return out_.size() != free_.size(); }
@@ -105,7 +107,8 @@ class WorkerLogic {
     std::vector<AwaitPeersIdle> waits_;
     std::vector<CloseToPeers> close_waits_;
     std::vector<AwaitFlights> flight_waits_;
-    TimePoint now_{};  ///< Of the last poll.
+    TimePoint now_{};             ///< Of the last poll.
+    bool holds_regions_ = false;  ///< The quarantine lists regions that processes were given here.
 };
 
 }  // namespace troupe

@@ -409,6 +409,21 @@ Status GrantServer::heldIn(const ByteRange& range) const {
     return Status::ok();
 }
 
+std::vector<Nic::Holding> GrantServer::holdingsIn(const ByteRange& range) const {
+    std::vector<Nic::Holding> all;
+    for (const auto& connection : connections_) {
+        if (!connection->mayHold()) continue;
+        for (const auto& [region, held] : connection->held) {
+            // What was acknowledged and granted again since is in use as any other.
+            if (held.revokes == 0 || !held.range.overlaps(range)) continue;
+            Nic::Holding holding{held.range, connection->process->name()};
+            // A process has a connection for each of its loops.
+            if (std::find(all.begin(), all.end(), holding) == all.end()) all.push_back(std::move(holding));
+        }
+    }
+    return all;
+}
+
 std::size_t GrantServer::grants() const {
     std::size_t count = 0;
     for (const auto& connection : connections_) count += connection->held.size();

@@ -17,6 +17,7 @@
 #include "host_backend/process_handle.h"
 #include "host_backend/socket.h"
 #include "security/refusal_log.h"
+#include "transports/nic.h"
 
 namespace troupe::host {
 
@@ -48,6 +49,9 @@ class GrantServer {
     bool holdsIn(const ByteRange& range) const;
     /// Ok, or BatchBusy with the region and the process that holds it.
     Status heldIn(const ByteRange& range) const;
+
+    /// What was asked back and has not been let go of.
+    std::vector<Nic::Holding> holdingsIn(const ByteRange& range) const;
 
     std::size_t connections() const { return connections_.size(); }
     std::size_t grants() const;

@@ -332,6 +332,10 @@ Status HostNic::heldIn(const ByteRange& range) const {
     return server_ ? server_->heldIn(range).withContext(info_.name) : Status::ok();
 }
 
+std::vector<Nic::Holding> HostNic::holdingsIn(const ByteRange& range) const {
+    return server_ ? server_->holdingsIn(range) : std::vector<Holding>();
+}
+
 void HostNic::closeToPeers() {
     if (server_) server_->closeToPeers();
 }

@@ -49,6 +49,7 @@ class HostNic : public Nic {
     void cutPeersIn(const ByteRange& range) override;
     void revokeIn(const ByteRange& range) override;
     Status heldIn(const ByteRange& range) const override;
+    std::vector<Holding> holdingsIn(const ByteRange& range) const override;
     void closeToPeers() override;
     void openToPeers() override;
 

@@ -105,6 +105,10 @@ struct TransferStatus {
 
 /// Local memory that a task ended without and a Nic may still touch: it could not prove the opposite.
 struct QuarantineEntry {
+    /// Empty: work of ours ended without proof, and what follows says which. Otherwise the range is a region that this
+    /// process of the host was given and has not let go of, and of the rest only region, nic, cause and since are set.
+    /// Such a region may be used as before; it cannot be unregistered.
+    std::string holder;
     ByteRange range;
     ByteRange region;              ///< The registered region that its first byte lies in; empty: none.
     Opcode opcode = Opcode::Read;  ///< READ: it may still be written; WRITE: read.
@@ -123,8 +127,8 @@ struct QuarantineEntry {
 struct Quarantined {
     std::vector<QuarantineEntry> entries;  ///< Not proven yet; adjacent parts of one task are one.
     std::uint64_t bytes = 0;               ///< Of `entries`.
-    std::uint64_t ever = 0;                ///< Parts of transfers that came in since init.
-    std::uint64_t proven = 0;              ///< Of those, that left again.
+    std::uint64_t ever = 0;    ///< Parts of transfers, and regions in others' hands, that came in since init.
+    std::uint64_t proven = 0;  ///< Of those, that left again.
 };
 
 }  // namespace troupe

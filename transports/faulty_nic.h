@@ -34,6 +34,7 @@ class FaultyNic final : public Nic {
     void cutPeersIn(const ByteRange& range) override { nic_->cutPeersIn(range); }
     void revokeIn(const ByteRange& range) override { nic_->revokeIn(range); }
     Status heldIn(const ByteRange& range) const override { return nic_->heldIn(range); }
+    std::vector<Holding> holdingsIn(const ByteRange& range) const override { return nic_->holdingsIn(range); }
     void closeToPeers() override { nic_->closeToPeers(); }
     void openToPeers() override { nic_->openToPeers(); }
 

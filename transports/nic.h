@@ -159,6 +159,14 @@ class Nic {
     /// gone. After cutPeersIn it can be neither cut nor waited for, and memory in the range must not be given to
     /// anybody else.
     virtual Status heldIn(const ByteRange&) const { return {}; }
+    /// A region that was asked back (revokeIn, closeToPeers), and a process that has not let go of it.
+    struct Holding {
+        ByteRange region;
+        std::string holder;
+        bool operator==(const Holding&) const = default;
+    };
+    /// Those that touch `range`.
+    virtual std::vector<Holding> holdingsIn(const ByteRange&) const { return {}; }
     /// The Nic is to leave: from now on no peer is let in or given anything to work on by itself, and what was given is
     /// taken back. heldIn of everything tells when nobody has any of it.
     virtual void closeToPeers() {}

@@ -14,6 +14,16 @@ nlohmann::json toJson(const Quarantined& quarantined, TimePoint now) {
         const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - entry.since);
         nlohmann::json region;
         if (entry.region.length != 0) region = {{"addr", entry.region.addr}, {"length", entry.region.length}};
+        if (!entry.holder.empty()) {
+            entries.push_back({{"addr", entry.range.addr},
+                               {"length", entry.range.length},
+                               {"region", region},
+                               {"holder", entry.holder},
+                               {"nic", entry.nic},
+                               {"ms", age.count()},
+                               {"cause", entry.cause.toString()}});
+            continue;
+        }
         entries.push_back({{"addr", entry.range.addr},
                            {"length", entry.range.length},
                            {"region", region},
@@ -35,8 +45,8 @@ nlohmann::json toJson(const Quarantined& quarantined, TimePoint now) {
 std::string describe(const Quarantined& quarantined, TimePoint now) {
     if (quarantined.ever == 0) return {};
     std::string text = fmt::format(
-        "quarantine: {} ended without proof that nothing touches its memory any more; {} proven since, {} left\n",
-        counted(quarantined.ever, "part of a transfer", "parts of transfers"), quarantined.proven,
+        "quarantine: of {} it was not proven in time that nobody touches them any more; of {} since, {} left\n",
+        counted(quarantined.ever, "piece of memory", "pieces of memory"), quarantined.proven,
         formatBytes(quarantined.bytes));
     for (const QuarantineEntry& entry : quarantined.entries) text += "  " + entry.toString(now) + "\n";
     return text;

@@ -193,6 +193,10 @@ class FakeNic final : public Nic {
         ++cuts;
     }
     Status heldIn(const ByteRange& range) const override { return range.overlaps(kHeldRange) ? held : Status::ok(); }
+    std::vector<Holding> holdingsIn(const ByteRange& range) const override {
+        return !held && range.overlaps(kHeldRange) ? std::vector<Holding>{{kHeldRange, "process 1"}}
+                                                   : std::vector<Holding>();
+    }
     void closeToPeers() override { closed = true; }
     void openToPeers() override { closed = false; }
 

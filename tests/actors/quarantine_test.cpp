@@ -81,5 +81,39 @@ TEST_F(QuarantineList, OnlyWhatIsProvenLeaves) {
     EXPECT_TRUE(quarantine_.empty());
 }
 
+TEST_F(QuarantineList, ARegionInTheHandsOfAProcessIsListedOnceAndHindersNoWork) {
+    QuarantineEntry held;
+    held.holder = "process 7";
+    held.range = {0x1000, 0x1000};
+    held.nic = "host0";
+    held.cause = Status(Code::Timeout, "it does not answer");
+    held.since = now_;
+    quarantine_.hold(2, held);
+    quarantine_.hold(2, held);
+    EXPECT_TRUE(quarantine_.empty());
+    EXPECT_TRUE(quarantine_.heldIn({0, UINT64_MAX}, now_).isOk());
+    auto list = quarantine_.list();
+    ASSERT_EQ(list.entries.size(), 1u);
+    EXPECT_EQ(list.bytes, 0x1000u);
+    EXPECT_EQ(list.ever, 1u);
+    const std::string text = list.entries[0].toString(now_ + std::chrono::milliseconds(20));
+    for (const char* word : {"process 7", "[0x1000, 0x2000)", "host0", "20 ms", "it does not answer"})
+        EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+    // Work of the same Nic is another matter.
+    quarantine_.add(2, 77, entry(0x1100, 0x80));
+    EXPECT_FALSE(quarantine_.heldIn({0x1100, 1}, now_).isOk());
+    EXPECT_TRUE(quarantine_.heldIn({0x1800, 1}, now_).isOk());
+    quarantine_.proveAll(2);
+    EXPECT_TRUE(quarantine_.empty());
+    EXPECT_EQ(quarantine_.list().entries.size(), 1u) << "the Nic's end takes nothing out of a process's hands";
+    quarantine_.keepHeld(1, [](const auto&) { return false; });
+    quarantine_.keepHeld(2, [](const auto&) { return true; });
+    EXPECT_EQ(quarantine_.list().entries.size(), 1u);
+    quarantine_.keepHeld(2, [](const auto&) { return false; });
+    list = quarantine_.list();
+    EXPECT_TRUE(list.entries.empty());
+    EXPECT_EQ(list.proven, 2u);
+}
+
 }  // namespace
 }  // namespace troupe::test

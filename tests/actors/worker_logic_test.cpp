@@ -311,6 +311,36 @@ TEST_F(Worker, TheEndOfTheNicDoesNotHideWhoHoldsMemory) {
     EXPECT_TRUE(answers[0]);
     EXPECT_EQ(answers[1].message(), held.message());
     EXPECT_EQ(answers[2].message(), held.message());
+    ASSERT_EQ(quarantine_.list().entries.size(), 1u);
+    EXPECT_EQ(quarantine_.list().entries[0].holder, "process 1");
+}
+
+TEST_F(Worker, WhatAProcessDoesNotGiveBackIsListedUntilItDoes) {
+    nic_->held = Status(Code::BatchBusy, "process 1 holds it");
+    nic_->served = FakeNic::kHeldRange;
+    const TimePoint deadline = now_ + std::chrono::milliseconds(1);
+    bool answered = false;
+    worker_->onAwaitPeersIdle({FakeNic::kHeldRange, deadline,
+                               [&](const Status&) {
+                                   EXPECT_EQ(quarantine_.list().entries.size(), 1u) << "who is refused finds it there";
+                                   answered = true;
+                               }},
+                              now_);
+    EXPECT_TRUE(quarantine_.list().entries.empty()) << "it may still answer";
+    now_ = deadline;
+    worker_->poll(now_);
+    EXPECT_TRUE(answered);
+    const auto listed = quarantine_.list();
+    ASSERT_EQ(listed.entries.size(), 1u);
+    EXPECT_EQ(listed.entries[0].range, FakeNic::kHeldRange);
+    EXPECT_EQ(listed.entries[0].nic, "fake0");
+    EXPECT_EQ(listed.entries[0].since, now_);
+    worker_->poll(now_);
+    EXPECT_EQ(quarantine_.list().entries.size(), 1u);
+    nic_->held = Status::ok();
+    worker_->poll(now_);
+    EXPECT_TRUE(quarantine_.list().entries.empty());
+    EXPECT_EQ(quarantine_.list().proven, 1u);
 }
 
 TEST_F(Worker, AbandonDestroysTheNicFirstAndThenFailsEverything) {

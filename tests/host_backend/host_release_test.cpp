@@ -40,7 +40,24 @@ TEST_P(StoppedGrantee, KeepsTheRegionInQuarantineAndIsNamed) {
         EXPECT_THAT(held.message(), HasSubstr(ByteRange{own(), kBytes}.toString()));
     }
     EXPECT_EQ(engine_->registerLocalMemory(data_, 4096).code(), Code::AddressOverlapped) << "the range stays claimed";
+    auto listed = engine_->quarantine();
+    ASSERT_EQ(listed.entries.size(), 1u) << "once, however often it was asked for";
+    EXPECT_EQ(listed.entries[0].range, (ByteRange{own(), kBytes}));
+    EXPECT_EQ(listed.entries[0].region, (ByteRange{own(), kBytes}));
+    EXPECT_THAT(listed.entries[0].holder, HasSubstr("process " + std::to_string(peer_->pid())));
+    EXPECT_THAT(listed.entries[0].nic, StartsWith("host"));
+    EXPECT_EQ(listed.bytes, kBytes);
+    EXPECT_EQ(listed.proven, 0u);
+    // Unregister failed and changed nothing: what is in it may be moved.
+    const auto within = runBatch(*engine_, {makeRequest(Opcode::Write, kLocalSegmentID, data_, own(kBytes / 2), 4096)});
+    EXPECT_EQ(within.s, TransferStatusEnum::COMPLETED) << within.error.toString();
     peer_->proceed();
+    const auto leaves = Clock::now() + kPatience;
+    do {
+        listed = engine_->quarantine();
+    } while (!listed.entries.empty() && Clock::now() < leaves);
+    EXPECT_TRUE(listed.entries.empty()) << "it leaves by itself, as soon as the process lets go";
+    EXPECT_EQ(listed.proven, listed.ever);
     Status released;
     const auto limit = Clock::now() + kPatience;
     do {
@@ -56,9 +73,11 @@ TEST_P(StoppedGrantee, IsProvenGoneOnceItIsKilled) {
     EXPECT_EQ(peer_->transfer("write", own(), 4096), "COMPLETED");
     peer_->stop();
     EXPECT_EQ(release().code(), Code::BatchBusy);
+    EXPECT_EQ(engine_->quarantine().entries.size(), 1u);
     peer_->kill();
     const Status released = release();
     EXPECT_TRUE(released) << released.toString();
+    EXPECT_TRUE(engine_->quarantine().entries.empty());
 }
 
 TEST_P(StoppedGrantee, DoesNotKeepTheEngineFromEnding) {
@@ -74,6 +93,9 @@ TEST_P(StoppedGrantee, DoesNotKeepTheEngineFromEnding) {
         EXPECT_THAT(ended.message(), HasSubstr(ByteRange{own(), kBytes}.toString()));
     }
     EXPECT_EQ(engine_->unregisterLocalMemory(data_).code(), Code::NotInitialised);
+    const auto listed = engine_->quarantine();
+    ASSERT_EQ(listed.entries.size(), 1u) << "the end of the engine takes nothing out of its hands";
+    EXPECT_THAT(listed.entries[0].holder, HasSubstr("process " + std::to_string(peer_->pid())));
     peer_->kill();
 }
 
@@ -87,6 +109,7 @@ TEST_P(StoppedGrantee, KeepsItsTransportInstalledUntilItLetsGo) {
     EXPECT_EQ(busy.code(), Code::BatchBusy);
     EXPECT_THAT(busy.message(), HasSubstr("process " + std::to_string(peer_->pid())));
     EXPECT_NE(engine_->getTransport("host"), nullptr);
+    EXPECT_EQ(engine_->quarantine().entries.size(), 1u);
     expectCode(engine_->installTransport("host"), Code::AlreadyExists);
     EXPECT_EQ(release().code(), Code::BatchBusy) << "who holds it is still known";
     peer_->proceed();
