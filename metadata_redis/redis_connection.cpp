@@ -224,10 +224,15 @@ class RedisConnection::Core : public std::enable_shared_from_this<Core> {
             const ssize_t sent = ::send(fd_.get(), front.data() + sent_, front.size() - sent_, MSG_NOSIGNAL);
             if (sent < 0) {
                 if (errno == EINTR) continue;
-                if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+                if (errno == EAGAIN || errno == EWOULDBLOCK) {
+                    stuck_ = true;
+                    break;
+                }
                 return fail(errnoStatus(Code::ConnectionLost, "send", errno));
             }
-            last_progress_ = reactor_.now();
+            // Room where there was none means that the other end takes what we send. That the kernel keeps a small
+            // command means nothing, and one a second would hide for ever that nobody is there.
+            if (std::exchange(stuck_, false)) last_progress_ = reactor_.now();
             queued_ -= static_cast<std::size_t>(sent);
             sent_ += static_cast<std::size_t>(sent);
             if (sent_ < front.size()) continue;
@@ -344,7 +349,8 @@ class RedisConnection::Core : public std::enable_shared_from_this<Core> {
     std::size_t queued_ = 0;  ///< Bytes in out_ that are not sent.
     std::deque<Open> open_;   ///< Commands whose reply is due, in order.
     std::uint64_t next_number_ = 1;
-    TimePoint last_progress_;  ///< When bytes last came, or the kernel took some.
+    bool stuck_ = false;       ///< The kernel had no room for what is in out_.
+    TimePoint last_progress_;  ///< When bytes last came or went, or the first answer became due.
     int last_unsent_ = 0;      ///< Bytes that the peer's kernel had not taken at the last tick.
     TimePoint tick_at_ = kForever;
     Reactor::TimerId connect_timer_ = 0;

@@ -120,6 +120,19 @@ TEST_F(RedisHostile, SilenceIsATimeoutThatSaysSo) {
     EXPECT_THAT(status.message(), HasSubstr("no answer in time"));
 }
 
+TEST_F(RedisHostile, SilenceEndsTheConnectionHoweverMuchIsAskedMeanwhile) {
+    FakeServer server(reactor_, FakeServer::greeting([](const auto&) { return std::string(); }));
+    const auto store = makeStore(server.uri());
+    // More often than the time-out: each time the kernel takes the command.
+    const TimePoint limit = reactor_.now() + std::chrono::seconds(60);
+    while (server.accepted() < 2 && reactor_.now() < limit) {
+        store->inspect("x", std::chrono::milliseconds(50), [](const Result<RecordHead>&) {});
+        runFor(settings_.redis_command_timeout / 10);
+    }
+    EXPECT_GE(server.accepted(), 2u);
+    EXPECT_THAT(logged_.str(), HasSubstr("silent for longer than redis.command_timeout"));
+}
+
 TEST_F(RedisHostile, AShorterTimeoutThanTheConnectionsIsKept) {
     FakeServer server(reactor_, FakeServer::greeting([](const auto&) { return std::string(); }));
     const auto store = makeStore(server.uri());
