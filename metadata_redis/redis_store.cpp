@@ -123,8 +123,10 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
     }
 
     void commandsUp() {
+        const auto self = shared_from_this();
         bringTogether();
         publisher_->onUp();
+        if (std::exchange(missed_, false)) tellMissed();
     }
 
     /// After a failover both belong to the new master, also when the old one still answers.
@@ -149,8 +151,12 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
                     const Status why = wrongReply(*reply, "a subscription").withContext(self->records_.channel());
                     return self->changes_->reconnect(why);
                 }
-                // What happened before this moment was missed.
-                self->tell({SegmentEvent::Kind::Missed, {}, 0, {}});
+                // What happened before this moment was missed. Who is told looks at records; while commands are refused
+                // (a password) that would fail at once, and nobody would look again.
+                if (!self->client_->link().trouble().isOk())
+                    self->missed_ = true;
+                else
+                    self->tellMissed();
             });
     }
 
@@ -160,6 +166,8 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
         if (!event) return log_->debug("redis {}: {}", changes_->server(), event.status().toString());
         tell(*event);
     }
+
+    void tellMissed() { tell({SegmentEvent::Kind::Missed, {}, 0, {}}); }
 
     void tell(const SegmentEvent& event) {
         const auto self = shared_from_this();
@@ -178,6 +186,7 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
     std::unique_ptr<RedisPublisher> publisher_;
     std::unique_ptr<RedisLink> changes_;
     WatchCallback watcher_;
+    bool missed_ = false;  ///< To be told when commands have a connection.
 };
 
 RedisStore::RedisStore(RedisUri uri, const Config& settings, Logger log, std::shared_ptr<const ClusterAuth> auth)
