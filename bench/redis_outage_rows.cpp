@@ -2,18 +2,21 @@
 // return until everything is as before.
 
 #include <fmt/format.h>
-#include <hiredis/hiredis.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "apps/faults/network.h"
+#include "apps/support/redis_server.h"
 #include "bench/memory.h"
-#include "bench/redis_server.h"
+#include "bench/redis_rows.h"
 #include "bench/stats.h"
 #include "engine/transfer_engine.h"
 #include "metadata/segment_desc.h"
@@ -22,33 +25,80 @@ namespace troupe::bench {
 
 namespace {
 
+using apps::RedisSentinel;
+using apps::RedisServer;
+using apps::faults::Network;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::size_t kBlock = 4096;
 constexpr const char* kOwner = "owner";
+constexpr const char* kPassword = "hunter2";
 /// How long the server is away: longer than the time-outs and the longest pause, so that the engines are in the middle
 /// of trying when it returns.
-constexpr auto kAway = std::chrono::seconds(5);
+constexpr auto kAway = std::chrono::seconds(4);
 constexpr auto kPatience = std::chrono::seconds(30);
+
+/// The servers of an outage, and what happens to them.
+struct Scene {
+    std::optional<Network> network;  ///< Outlives what runs inside.
+    std::unique_ptr<RedisServer> server;
+    std::unique_ptr<RedisServer> other;
+    std::unique_ptr<RedisSentinel> sentinel;
+    std::string uri;
+    std::string password;  ///< That the engines know.
+    std::function<Status(Scene&)> begin;
+    std::function<Status(Scene&)> end;  ///< Returns at the moment from which the return counts.
+    SteadyClock::duration away = kAway;
+    bool moves = false;   ///< The records are the other server's afterwards.
+    bool is_cut = false;  ///< The server does not hear that its clients have left.
+
+    const RedisServer& after() const { return moves ? *other : *server; }
+};
+
+using MakeScene = std::function<Status(Scene&)>;
+
+template <class Done>
+Status await(const char* what, Done done) {
+    const auto limit = SteadyClock::now() + kPatience;
+    while (!done()) {
+        if (SteadyClock::now() > limit) return {Code::Timeout, what};
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return Status::ok();
+}
+
+/// Sends a command whose answer must be this.
+Status tell(const RedisServer& server, const std::vector<std::string>& words, const std::string& answer = "OK") {
+    const auto reply = server.command(words);
+    if (!reply) return reply.status();
+    return *reply == answer ? Status::ok() : Status(Code::ProtocolError, words[0] + " was answered with " + *reply);
+}
+
+Status startServer(Scene& scene, RedisServer::Options options = {}) {
+    auto server = RedisServer::start(std::move(options));
+    if (!server) return server.status();
+    scene.server = std::move(*server);
+    scene.uri = scene.server->uri();
+    return Status::ok();
+}
 
 /// A server, and two engines that found each other through it and transfer by TCP.
 class OutageRig {
   public:
-    static Result<std::unique_ptr<OutageRig>> make(const Settings& settings) {
-        auto server = RedisServer::start();
-        if (!server) return server.status();
+    static Result<std::unique_ptr<OutageRig>> make(const Settings& settings, const MakeScene& make_scene) {
         std::unique_ptr<OutageRig> rig(new OutageRig());
-        rig->server = std::move(*server);
+        if (Status status = make_scene(rig->scene); !status) return status;
         ConfigLoader loader;
         for (const auto& [key, value] : settings.config)
             if (Status status = loader.set(key, value, "--set"); !status) return status;
         EngineOptions options;
         options.config = loader.config();
         options.config.host_peers = false;
+        options.config.redis_password = rig->scene.password;
         options.log = makeSilentLogger();
         for (auto [engine, name] : {std::pair(&rig->owner_, kOwner), std::pair(&rig->user_, "user")}) {
             *engine = std::make_unique<TransferEngine>(options);
-            if (Status status = (*engine)->init(rig->server->uri(), name, "127.0.0.1"); !status) return status;
+            if (Status status = (*engine)->init(rig->scene.uri, name, "127.0.0.1"); !status) return status;
             if (auto tcp = (*engine)->installTransport("tcp"); !tcp) return tcp.status();
         }
         for (Memory* memory : {&rig->local_, &rig->remote_, &rig->more_}) {
@@ -94,28 +144,32 @@ class OutageRig {
     Status change() { return owner_->registerLocalMemory(more_.data(), kBlock); }
 
     /// Both records are there, the owner's with its change, and both engines are subscribed.
-    bool isAsBefore() const {
-        const std::unique_ptr<redisContext, decltype(&redisFree)> context(redisConnect("127.0.0.1", server->port()),
-                                                                          &redisFree);
-        if (!context || context->err != 0) return false;
-        const auto ask = [&](const char* command) {
-            return std::unique_ptr<redisReply, decltype(&freeReplyObject)>(
-                static_cast<redisReply*>(redisCommand(context.get(), command)), &freeReplyObject);
-        };
-        const auto record = ask("GET mooncake/ram/owner");
-        if (!record || record->type != REDIS_REPLY_STRING) return false;
-        const auto desc = decodeSegmentDesc(std::string(record->str, record->len));
+    bool isAsBefore(SteadyClock::time_point since) const {
+        const RedisServer& server = scene.after();
+        const auto record = server.command({"GET", "mooncake/ram/owner"});
+        const auto desc = decodeSegmentDesc(record ? *record : std::string());
         if (!desc || desc->buffers.size() != 2) return false;
-        const auto other = ask("EXISTS mooncake/ram/user");
-        if (!other || other->integer != 1) return false;
-        const auto heard = ask("PUBSUB NUMSUB mooncake/ram/#changes");
-        return heard && heard->elements == 2 && heard->element[1]->integer == 2;
+        const auto other = server.command({"EXISTS", "mooncake/ram/user"});
+        if (!other || *other != "1") return false;
+        return subscribers(server, since) == 2;
     }
 
-    std::unique_ptr<RedisServer> server;
+    Scene scene;
 
   private:
     OutageRig() = default;
+
+    /// Engines that are subscribed. After a cut, by connections that are not older than its end: of the others the
+    /// server does not know yet that they are gone.
+    long subscribers(const RedisServer& server, SteadyClock::time_point since) const {
+        const auto clients = server.command({"CLIENT", "LIST", "TYPE", "pubsub"});
+        const auto youth = std::chrono::duration_cast<std::chrono::seconds>(SteadyClock::now() - since).count() + 1;
+        long count = 0;
+        for (std::size_t at = 0; clients && (at = clients->find(" age=", at)) != std::string::npos; ++at)
+            count += !scene.is_cut || std::atol(clients->c_str() + at + 5) <= youth ? 1 : 0;
+        return count;
+    }
+
     Memory local_;
     Memory remote_;
     Memory more_;
@@ -124,27 +178,25 @@ class OutageRig {
     SegmentID segment_ = kInvalidSegmentID;
 };
 
-using Act = std::function<Status(RedisServer&)>;
-
-Result<Figures> outage(const Settings& settings, const Act& begin, const Act& end) {
-    auto made = OutageRig::make(settings);
+Result<Figures> outage(const Settings& settings, const MakeScene& make_scene) {
+    auto made = OutageRig::make(settings, make_scene);
     if (!made) return made.status();
     OutageRig& rig = **made;
+    Scene& scene = rig.scene;
     const auto quiet = [&](std::vector<double>& samples) { return rig.write(SteadyClock::now() + kAway / 2, samples); };
     std::vector<double> warm_up;
     std::vector<double> there;
     std::vector<double> away;
     if (Status status = rig.write(SteadyClock::now() + std::chrono::milliseconds(500), warm_up); !status) return status;
     if (Status status = quiet(there); !status) return status;
-    if (Status status = begin(*rig.server); !status) return status;
-    if (Status status = rig.write(SteadyClock::now() + kAway, away); !status) return status;
+    if (Status status = scene.begin(scene); !status) return status;
+    if (Status status = rig.write(SteadyClock::now() + scene.away / 2, away); !status) return status;
     if (Status status = rig.change(); !status) return status;
-    if (Status status = end(*rig.server); !status) return status;
+    if (Status status = rig.write(SteadyClock::now() + scene.away / 2, away); !status) return status;
+    if (Status status = scene.end(scene); !status) return status;
     const auto back = SteadyClock::now();
-    while (!rig.isAsBefore()) {
-        if (SteadyClock::now() - back > kPatience) return {Code::Timeout, "the records do not come back"};
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    if (Status status = await("the records do not come back", [&] { return rig.isAsBefore(back); }); !status)
+        return status;
     const std::chrono::duration<double, std::milli> took = SteadyClock::now() - back;
     // The other half afterwards: a machine that drifts, drifts for both.
     if (Status status = quiet(there); !status) return status;
@@ -155,16 +207,145 @@ Result<Figures> outage(const Settings& settings, const Act& begin, const Act& en
                    {"p99 there", percentile(there, 0.99)}};
 }
 
-Row outageRow(const std::string& name, const std::string& about, const Act& begin, const Act& end) {
+// --- the outages -------------------------------------------------------------------------------------------------
+
+/// With its dump it comes back as it was.
+Status killed(Scene& scene) {
+    scene.begin = [](Scene& it) {
+        const Status saved = tell(*it.server, {"SAVE"});
+        it.server->kill();
+        return saved;
+    };
+    scene.end = [](Scene& it) { return it.server->launch(); };
+    return startServer(scene);
+}
+
+Status emptied(Scene& scene) {
+    scene.begin = [](Scene& it) {
+        it.server->kill();
+        return Status::ok();
+    };
+    scene.end = [](Scene& it) { return it.server->launch(); };
+    return startServer(scene);
+}
+
+Status protectedByPassword(Scene& scene) {
+    scene.password = kPassword;
+    scene.begin = [](Scene& it) {
+        it.server->kill();
+        return Status::ok();
+    };
+    scene.end = [](Scene& it) {
+        it.server->options().arguments = {"--requirepass", kPassword};
+        it.server->options().password = kPassword;
+        return it.server->launch();
+    };
+    return startServer(scene);
+}
+
+Status stopped(Scene& scene) {
+    scene.away = std::chrono::seconds(20);
+    scene.begin = [](Scene& it) {
+        it.server->stop();
+        return Status::ok();
+    };
+    scene.end = [](Scene& it) {
+        it.server->proceed();
+        return Status::ok();
+    };
+    return startServer(scene);
+}
+
+/// Of an empty server: it loses what it had.
+Status madeReplica(Scene& scene) {
+    RedisServer::Options empty;
+    empty.arguments = {"--repl-diskless-sync-delay", "0"};
+    auto other = RedisServer::start(std::move(empty));
+    if (!other) return other.status();
+    scene.other = std::move(*other);
+    scene.begin = [](Scene& it) {
+        const auto port = std::to_string(it.other->port());
+        if (Status told = tell(*it.server, {"REPLICAOF", "127.0.0.1", port}); !told) return told;
+        return await("it does not become a replica", [&] { return tell(*it.server, {"DBSIZE"}, "0").isOk(); });
+    };
+    scene.end = [](Scene& it) { return tell(*it.server, {"REPLICAOF", "NO", "ONE"}); };
+    return startServer(scene);
+}
+
+Status loading(Scene& scene) {
+    scene.begin = [](Scene& it) {
+        if (Status saved = tell(*it.server, {"SAVE"}); !saved) return saved;
+        it.server->kill();
+        // 20,000 keys, 500 us each: longer than it is looked at.
+        it.server->options().arguments = {"--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"};
+        return it.server->launch();
+    };
+    scene.end = [](Scene& it) {
+        if (Status hurried = tell(*it.server, {"CONFIG", "SET", "key-load-delay", "0"}); !hurried) return hurried;
+        return await("it does not end loading", [&] { return tell(*it.server, {"PING"}, "PONG").isOk(); });
+    };
+    if (Status started = startServer(scene); !started) return started;
+    return tell(*scene.server, {"DEBUG", "POPULATE", "20000"});
+}
+
+Status full(Scene& scene) {
+    scene.begin = [](Scene& it) { return tell(*it.server, {"CONFIG", "SET", "maxmemory", "1mb"}); };
+    scene.end = [](Scene& it) { return tell(*it.server, {"CONFIG", "SET", "maxmemory", "0"}); };
+    return startServer(scene);
+}
+
+Status cutOff(Scene& scene) {
+    auto network = Network::create();
+    if (!network) return network.status();
+    scene.network.emplace(std::move(*network));
+    scene.is_cut = true;
+    scene.begin = [](Scene& it) { return it.network->setDrop(true); };
+    scene.end = [](Scene& it) { return it.network->setDrop(false); };
+    RedisServer::Options options;
+    options.wrapper = scene.network->wrapper();
+    options.bind = scene.network->thereAddress();
+    return startServer(scene, std::move(options));
+}
+
+/// The master dies; the return counts from the moment that the Sentinel names the other one, which is master then.
+Status failedOver(Scene& scene) {
+    if (Status started = startServer(scene); !started) return started;
+    RedisServer::Options replica;
+    replica.arguments = {"--replicaof", "127.0.0.1", std::to_string(scene.server->port())};
+    auto other = RedisServer::start(std::move(replica));
+    if (!other) return other.status();
+    scene.other = std::move(*other);
+    auto sentinel = RedisSentinel::start(scene.server->port());
+    if (!sentinel) return sentinel.status();
+    scene.sentinel = std::move(*sentinel);
+    scene.uri = fmt::format("redis+sentinel://127.0.0.1:{}/main", scene.sentinel->port());
+    scene.moves = true;
+    // It is over when the Sentinel says so, in about a second.
+    scene.away = std::chrono::milliseconds(500);
+    scene.begin = [](Scene& it) {
+        it.server->kill();
+        return Status::ok();
+    };
+    scene.end = [](Scene& it) {
+        return await("no new master is named", [&] {
+            const auto role = it.other->command({"INFO", "replication"});
+            return it.sentinel->names(it.other->port()) && role && role->find("role:master") != std::string::npos;
+        });
+    };
+    return await("the Sentinel does not find the replica",
+                 [&] { return scene.sentinel->knowsReplica(scene.other->port()); });
+}
+
+Row outageRow(const std::string& name, const std::string& about, const MakeScene& make_scene) {
     Row row;
     row.name = "redis.outage." + name;
     row.about = fmt::format(
         "the server is {}: from its return to records and subscriptions; 4 KiB writes by TCP "
         "meanwhile, beside before and after",
         about);
-    row.contenders = {{"troupe", [=](const Settings& settings) { return outage(settings, begin, end); }}};
+    row.contenders = {{"troupe", [=](const Settings& settings) { return outage(settings, make_scene); }}};
     row.comparisons = {{".back", "ms", "troupe", "back", "", "", Target::valueAtMost(2000)},
-                       {".write.p50", "us", "troupe", "p50", "troupe", "p50 there", Target::ratioAtMost(1.1)},
+                       {".write.p50", "us", "troupe", "p50", "troupe", "p50 there", Target::ratioAtMost(1.2)},
                        {".write.p99", "us", "troupe", "p99", "troupe", "p99 there", {}}};
     return row;
 }
@@ -173,23 +354,16 @@ Row outageRow(const std::string& name, const std::string& about, const Act& begi
 
 std::vector<Row> redisOutageRows() {
     std::vector<Row> rows;
-    rows.push_back(outageRow(
-        "killed", "killed, and restarted empty",
-        [](RedisServer& server) {
-            server.kill();
-            return Status::ok();
-        },
-        [](RedisServer& server) { return server.restart(); }));
-    rows.push_back(outageRow(
-        "stopped", "stopped by SIGSTOP",
-        [](RedisServer& server) {
-            server.stop();
-            return Status::ok();
-        },
-        [](RedisServer& server) {
-            server.proceed();
-            return Status::ok();
-        }));
+    rows.push_back(outageRow("killed", "killed, and restarted with what it had", killed));
+    rows.push_back(outageRow("empty", "killed, and restarted empty", emptied));
+    rows.push_back(
+        outageRow("password", "killed, and restarted with a password that the engines know", protectedByPassword));
+    rows.push_back(outageRow("stopped", "stopped by SIGSTOP for 20 s", stopped));
+    rows.push_back(outageRow("replica", "made a read-only replica of an empty one", madeReplica));
+    rows.push_back(outageRow("loading", "killed, and restarted with a dump that takes 10 s to load", loading));
+    rows.push_back(outageRow("full", "filled to maxmemory", full));
+    rows.push_back(outageRow("cut", "cut off silently in a network namespace (needs root)", cutOff));
+    rows.push_back(outageRow("failover", "killed, and another one made master by a Sentinel", failedOver));
     return rows;
 }
 

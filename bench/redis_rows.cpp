@@ -1,5 +1,7 @@
 // Finding segments in Redis, beside a bare GET of the same records over a blocking hiredis connection.
 
+#include "bench/redis_rows.h"
+
 #include <fmt/format.h>
 #include <hiredis/hiredis.h>
 
@@ -7,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,7 +18,8 @@
 #include <caf/atom.hpp>
 
 #include "actors/loop.h"
-#include "bench/redis_server.h"
+#include "apps/support/redis_server.h"
+#include "bench/memory.h"
 #include "bench/row.h"
 #include "bench/stats.h"
 #include "engine/store_factory.h"
@@ -25,6 +29,8 @@
 namespace troupe::bench {
 
 namespace {
+
+using apps::RedisServer;
 
 constexpr std::size_t kNames = 1000;
 constexpr std::size_t kManyRegions = 10'000;
@@ -210,11 +216,21 @@ Result<Figures> openSegments(const Settings& settings) {
     return percentiles(samples);
 }
 
-/// From the call of publish to the watcher of another store, among a thousand segments.
-Result<Figures> notify(const Settings& settings) {
+/// Publishes of records that are there already, each a later version, among a thousand.
+Result<Figures> publishSegments(const Settings& settings) {
     auto rig = StoreRig::make(settings);
     if (!rig) return rig.status();
-    if (Status status = (*rig)->publishAll(); !status) return status;
+    const Incarnation incarnation = Incarnation::random();
+    const auto publish = [&](std::size_t i) {
+        return (*rig)->publish(makeSegment(nameOf(i), incarnation, 1 + i / kNames, 1));
+    };
+    for (std::size_t i = 0; i < kNames; ++i)
+        if (Status status = publish(i); !status) return status;
+    return timeEach(samplesOf(settings), [&](std::size_t i) { return publish(kNames + i); });
+}
+
+/// From the call of publish to the watcher of another store, of one record with so many regions.
+Result<std::vector<double>> timesToWatcher(StoreRig& rig, std::size_t regions, std::size_t count) {
     struct Heard {
         std::uint64_t version = 0;
         std::function<void(Status)> answer;
@@ -222,25 +238,40 @@ Result<Figures> notify(const Settings& settings) {
     const auto heard = std::make_shared<Heard>();
     const Incarnation incarnation = Incarnation::random();
     // The subscription stands when the first event, the one of missed ones, has come.
-    const Status subscribed = (*rig)->ask<Status>([&](auto answer) {
+    const Status subscribed = rig.ask<Status>([&](auto answer) {
         heard->answer = answer;
-        (*rig)->other->watch([heard](const SegmentEvent& event) {
+        rig.other->watch([heard](const SegmentEvent& event) {
             if (event.kind != SegmentEvent::Kind::Missed && event.version != heard->version) return;
             if (const auto told = std::exchange(heard->answer, {})) told(Status::ok());
         });
     });
     if (!subscribed) return subscribed;
-    return timeEach(std::min<std::size_t>(samplesOf(settings), 2000), [&](std::size_t i) {
-        return (*rig)->ask<Status>([&](auto answer) {
-            heard->version = i + 2;
+    std::vector<double> samples;
+    for (std::size_t i = 0; i < count; ++i) {
+        const SegmentDesc desc = makeSegment("changing", incarnation, i + 2, regions);
+        const auto begin = std::chrono::steady_clock::now();
+        const Status told = rig.ask<Status>([&](auto answer) {
+            heard->version = desc.version;
             heard->answer = answer;
-            (*rig)->store->publish(makeSegment("changing", incarnation, i + 2, 1), std::chrono::minutes(10),
-                                   [](const Status&) {});
+            rig.store->publish(desc, std::chrono::minutes(10), [](const Status&) {});
         });
-    });
+        if (!told) return told;
+        samples.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return samples;
 }
 
-/// Milliseconds for a record of many regions: publish, resolve, and the cheap look at its head.
+/// Among a thousand segments.
+Result<Figures> notify(const Settings& settings) {
+    auto rig = StoreRig::make(settings);
+    if (!rig) return rig.status();
+    if (Status status = (*rig)->publishAll(); !status) return status;
+    auto samples = timesToWatcher(**rig, 1, std::min<std::size_t>(samplesOf(settings), 2000));
+    if (!samples) return samples.status();
+    return percentiles(*samples);
+}
+
+/// Milliseconds for a record of many regions: publish, resolve, the cheap look at its head, and word of a change.
 Result<Figures> large(const Settings& settings) {
     auto rig = StoreRig::make(settings);
     if (!rig) return rig.status();
@@ -257,7 +288,68 @@ Result<Figures> large(const Settings& settings) {
             .status();
     }));
     if (publish < 0 || resolve < 0 || inspect < 0) return {Code::Internal, "a store call failed"};
-    return Figures{{"publish", publish}, {"resolve", resolve}, {"inspect", inspect}};
+    auto told = timesToWatcher(**rig, kManyRegions, kRounds);
+    if (!told) return told.status();
+    return Figures{
+        {"publish", publish}, {"resolve", resolve}, {"inspect", inspect}, {"notify", percentile(*told, 0.5) / 1000}};
+}
+
+/// Milliseconds from the registration of one more region until a peer that has the segment open has a descriptor with
+/// it, when only the store tells: the control connection would ask each second.
+Result<Figures> seenByAPeer(const Settings& settings, std::size_t regions) {
+    auto server = RedisServer::start();
+    if (!server) return server.status();
+    ConfigLoader loader;
+    for (const auto& [key, value] : settings.config)
+        if (Status status = loader.set(key, value, "--set"); !status) return status;
+    EngineOptions options;
+    options.config = loader.config();
+    options.config.keepalive_interval = std::chrono::hours(1);
+    options.config.keepalive_timeout = std::chrono::hours(1);
+    options.log = makeSilentLogger();
+    constexpr std::size_t kSize = 4096;
+    constexpr std::size_t kRounds = 20;
+    auto memory = Memory::populated(2 * kSize * (regions + kRounds));
+    if (!memory) return memory.status();
+    const auto place = [&](std::size_t i) { return memory->data() + 2 * kSize * i; };
+    TransferEngine owner(options);
+    TransferEngine peer(options);
+    for (auto [each, name] : {std::pair(&owner, "owner"), std::pair(&peer, "peer")}) {
+        if (Status status = each->init((*server)->uri(), name, "127.0.0.1"); !status) return status;
+        if (auto tcp = each->installTransport("tcp"); !tcp) return tcp.status();
+    }
+    std::vector<BufferEntry> entries;
+    for (std::size_t i = 0; i < regions; ++i) entries.push_back({place(i), kSize});
+    if (Status status = owner.registerLocalMemoryBatch(entries); !status) return status;
+    const auto segment = peer.openSegment("owner");
+    if (!segment) return segment.status();
+    const auto seen = [&] {
+        const auto desc = peer.getSegmentDescByID(*segment);
+        return desc ? (*desc)->buffers.size() : 0;
+    };
+    std::vector<double> samples;
+    for (std::size_t i = 0; i < kRounds; ++i) {
+        // Longer than the pause after a record, which would be measured otherwise.
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        const auto begin = std::chrono::steady_clock::now();
+        if (Status status = owner.registerLocalMemory(place(regions + i), kSize); !status) return status;
+        while (seen() != regions + i + 1) {
+            if (std::chrono::steady_clock::now() - begin > kTimeout) return {Code::Timeout, "a change is not seen"};
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+        samples.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return percentiles(samples);
+}
+
+Row seenRow(const std::string& name, const std::string& about, std::size_t regions) {
+    Row row;
+    row.name = "redis.seen." + name;
+    row.about = "from the registration of a region to its being in the descriptor that a peer has, " + about;
+    row.contenders = {{"troupe", [regions](const Settings& settings) { return seenByAPeer(settings, regions); }}};
+    row.comparisons = {{".p50", "ms", "troupe", "p50", "", "", Target::valueAtMost(1000)},
+                       {".p99", "ms", "troupe", "p99", "", "", Target::valueAtMost(1000)}};
+    return row;
 }
 
 }  // namespace
@@ -284,14 +376,23 @@ std::vector<Row> redisRows() {
     change.contenders = {{"troupe", notify}};
     change.comparisons = {{".p50", "us", "troupe", "p50", "", "", {}}, {".p99", "us", "troupe", "p99", "", "", {}}};
     rows.push_back(std::move(change));
+    Row publish;
+    publish.name = "redis.publish";
+    publish.about = "publish of a later version of a record, a thousand segments stored";
+    publish.contenders = {{"troupe", publishSegments}};
+    publish.comparisons = {{".p50", "us", "troupe", "p50", "", "", {}}, {".p99", "us", "troupe", "p99", "", "", {}}};
+    rows.push_back(std::move(publish));
     Row many;
     many.name = "redis.regions";
-    many.about = "a record of 10,000 regions: publish, resolve, and inspect (whose record is it)";
+    many.about = "a record of 10,000 regions: publish, resolve, inspect (whose record is it), and notify";
     many.contenders = {{"troupe", large}};
     many.comparisons = {{".publish", "ms", "troupe", "publish", "", "", {}},
                         {".resolve", "ms", "troupe", "resolve", "", "", {}},
-                        {".inspect", "ms", "troupe", "inspect", "", "", {}}};
+                        {".inspect", "ms", "troupe", "inspect", "", "", {}},
+                        {".notify", "ms", "troupe", "notify", "", "", {}}};
     rows.push_back(std::move(many));
+    rows.push_back(seenRow("one", "which has one region more", 1));
+    rows.push_back(seenRow("many", "which has 10,000 regions more", kManyRegions));
     for (Row& outage : redisOutageRows()) rows.push_back(std::move(outage));
     return rows;
 }

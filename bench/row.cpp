@@ -48,6 +48,8 @@ Outcome compare(const Row& row, const Comparison& comparison, const std::map<std
     if (outcome.value && outcome.peer_value && *outcome.peer_value > 0) {
         outcome.ratio = *outcome.value / *outcome.peer_value;
     }
+    if (const auto ours = samples.find(comparison.ours); ours != samples.end())
+        outcome.left_out = ours->second.error.code() == Code::AccessDenied;
     outcome.met = judge(outcome.target, outcome.value, outcome.ratio);
     return outcome;
 }

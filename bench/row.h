@@ -76,6 +76,7 @@ struct Outcome {
     Target target;
     std::optional<bool> met;  ///< None: no target, or not measured.
     std::string error;        ///< Why a figure is missing.
+    bool left_out = false;    ///< Ours may not be measured by this user (AccessDenied): no failure.
 };
 
 /// Called before each measurement with the contender's name and the repeat, from 1.
@@ -91,6 +92,7 @@ std::vector<Row> tcpRows();
 std::vector<Row> hostRows();
 std::vector<Row> redisRows();
 std::vector<Row> hostProcessRows();
+std::vector<Row> neighbourRows();
 std::vector<Row> rdmaRows();
 
 /// GB/s of std::memcpy in a loop over two cold footprints, `block` bytes at a time: the yardstick of every copy.

@@ -1,32 +1,26 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "apps/support/child_process.h"
+#include "apps/support/redis_server.h"
 #include "base/status.h"
 
 namespace troupe::apps::faults {
 
-/// A redis-server of our own on a free port of this machine, without persistence; killed with it. Needs the package
-/// redis-tools, which has both the server and redis-cli.
+/// A redis-server of our own, and what the scenarios do to it.
 class RedisProcess {
   public:
     /// NotFound names the package.
     static Result<std::unique_ptr<RedisProcess>> start();
-    ~RedisProcess();
-    RedisProcess(const RedisProcess&) = delete;
-    RedisProcess& operator=(const RedisProcess&) = delete;
 
-    std::string uri() const;
-    void kill();
+    std::string uri() const { return server_->uri(); }
+    void kill() { server_->kill(); }
     /// On its port, empty. Nothing when it runs.
-    Status launch();
-    void stop();
-    void proceed();
+    Status launch() { return server_->launch(); }
+    void stop() { server_->stop(); }
+    void proceed() { server_->proceed(); }
     /// Answers nobody for this long.
     Status sleepFor(double seconds);
     Status forget();
@@ -36,12 +30,8 @@ class RedisProcess {
     bool holds(const std::string& key);
 
   private:
-    RedisProcess() = default;
-    Result<std::string> command(const std::vector<std::string>& words);
-
-    std::string directory_;
-    std::uint16_t port_ = 0;
-    std::optional<ChildProcess> child_;
+    explicit RedisProcess(std::unique_ptr<RedisServer> server) : server_(std::move(server)) {}
+    const std::unique_ptr<RedisServer> server_;
 };
 
 }  // namespace troupe::apps::faults

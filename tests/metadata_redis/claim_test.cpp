@@ -1,10 +1,14 @@
 // Whose name it is: engines that claim one, die, and come back.
 
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/sinks/ringbuffer_sink.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <future>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -20,8 +24,8 @@ using testing::HasSubstr;
 /// A redis_peer: an engine in a process of its own, killed with the test.
 class PeerProcess {
   public:
-    PeerProcess(const std::string& uri, const std::string& name) {
-        auto child = apps::ChildProcess::start({TROUPE_REDIS_PEER, uri, name});
+    PeerProcess(const std::string& uri, const std::string& name, std::uint16_t port = 0) {
+        auto child = apps::ChildProcess::start({TROUPE_REDIS_PEER, uri, name, std::to_string(port)});
         EXPECT_TRUE(child) << child.status().toString();
         if (!child) return;
         child_.emplace(std::move(*child));
@@ -70,6 +74,24 @@ TEST(RedisClaim, ARestartedEngineTakesItsStaleRecordOverAtOnce) {
     const auto desc = decodeSegmentDesc(server.command({"GET", "mooncake/ram/name"}));
     ASSERT_TRUE(desc);
     EXPECT_EQ(desc->incarnation.toString(), second.incarnation());
+}
+
+TEST(RedisClaim, OnTheSamePortTooWhereItIsItselfThatAnswersForThePredecessor) {
+    const RedisServer server;
+    const std::uint16_t port = freePort();
+    std::string last;
+    for (int round = 0; round < 3; ++round) {
+        PeerProcess peer(server.uri(), "name", port);
+        ASSERT_EQ(peer.outcome(), "ready");
+        EXPECT_NE(peer.incarnation(), last);
+        last = peer.incarnation();
+        const auto desc = decodeSegmentDesc(server.command({"GET", "mooncake/ram/name"}));
+        ASSERT_TRUE(desc);
+        EXPECT_EQ(desc->incarnation.toString(), last);
+        EXPECT_EQ(desc->control.port, port);
+        peer.kill();
+        ASSERT_EQ(server.command({"EXISTS", "mooncake/ram/name"}), "1");
+    }
 }
 
 TEST(RedisClaim, OfTwoSuccessorsOneWins) {
@@ -193,6 +215,40 @@ TEST(RedisRestart, OpeningByAStaleRecordFailsWithTheCauseAndWorksOnceTheSuccesso
     EXPECT_TRUE(opened) << opened.status().toString();
 }
 
+TEST(RedisRestart, AStaleRecordIsLookedUpOnceMoreAndNotForEver) {
+    const RedisServer server;
+    // Somebody lives there, and it is not whom the record names, however often it is read.
+    EngineOptions options;
+    options.config = redisConfig();
+    options.log = makeSilentLogger();
+    TransferEngine successor(options);
+    ASSERT_TRUE(successor.init("p2p", "127.0.0.1", "127.0.0.1"));
+    SegmentDesc stale;
+    stale.name = "server";
+    stale.incarnation = Incarnation::random();
+    stale.control = *Endpoint::parse(successor.localSegmentName());
+    stale.boot_id = readBootId();
+    server.command({"SET", "mooncake/ram/server", encodeSegmentDesc(stale)});
+    Config config = redisConfig();
+    // No looks at its own record; the leases are renewed after ten seconds.
+    config.redis_keepalive_interval = 1h;
+    const auto client = startRedisEngine(server.uri(), "client", config);
+    const auto scripts = [&] {
+        const std::string text = server.command({"INFO", "commandstats"});
+        const std::string key = "cmdstat_eval:calls=";
+        const std::size_t at = text.find(key);
+        return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + key.size());
+    };
+    // What it publishes when a transport is installed is on its way.
+    ASSERT_TRUE(client->updateLocalSegmentDesc());
+    for (int round = 0; round < 3; ++round) {
+        const long long before = scripts();
+        const Status refused = client->openSegment("server").status();
+        EXPECT_EQ(refused.code(), Code::StaleIncarnation) << refused.toString();
+        EXPECT_EQ(scripts() - before, 2) << "the record is read, and once more";
+    }
+}
+
 TEST(RedisPublishing, RegisteringManyRegionsOneByOneCostsBytesByTheirNumber) {
     const RedisServer server;
     const auto engine = startRedisEngine(server.uri(), "server");
@@ -217,6 +273,37 @@ TEST(RedisPublishing, RegisteringManyRegionsOneByOneCostsBytesByTheirNumber) {
     // The rate, and the first and the last record.
     EXPECT_LT(bytes, 1.5 * (took + 1) * (2u << 20) + 3 * static_cast<double>(record));
     EXPECT_LT(bytes, static_cast<double>(record) * kRegions / 2 / 20) << "far from a record for each";
+}
+
+TEST(RedisPublishing, RegisteringSlowlyCostsBytesByTheirNumberTooAndIsHeardOfAtOnce) {
+    const RedisServer server;
+    // Only the store tells the client what changes.
+    RedisPair pair(server.uri());
+    constexpr std::size_t kRegions = 300;
+    constexpr std::size_t kSize = 4096;
+    Buffer memory(kRegions * 2 * kSize);
+    const long long before = server.info("total_net_input_bytes");
+    const TimePoint begin = Clock::now();
+    for (std::size_t i = 0; i < kRegions; ++i) {
+        ASSERT_TRUE(pair.b->registerLocalMemory(memory.data() + 2 * i * kSize, kSize));
+        // Heard of, and longer than the pause after a record of as many regions (61 us for each).
+        ASSERT_TRUE(eventually([&] { return pair.regionsSeen() == i + 2; })) << i;
+        std::this_thread::sleep_for(std::chrono::microseconds(1000 + 65 * i));
+    }
+    const auto took = std::chrono::duration<double>(Clock::now() - begin).count();
+    const auto bytes = static_cast<double>(server.info("total_net_input_bytes") - before);
+    const std::size_t record = server.command({"GET", "mooncake/ram/server"}).size();
+    std::printf("%zu regions in %.1f s, each heard of: %.0f bytes to the server, %.0f for each; records: %zu bytes\n",
+                kRegions, took, bytes, bytes / kRegions, record);
+    // What a region and a second bring (LocalPublisher), what was saved before, the word of each region, and what four
+    // connections and two engines' looks and renewals take.
+    EXPECT_LT(bytes, kRegions * (2048 + 400) + took * (4096 + 8192) + 3 * 65536);
+    EXPECT_LT(bytes, static_cast<double>(record) * kRegions / 4) << "one for each would be half of that product";
+    // Who asks gets the record at once.
+    ASSERT_TRUE(pair.b->updateLocalSegmentDesc());
+    const auto desc = decodeSegmentDesc(server.command({"GET", "mooncake/ram/server"}));
+    ASSERT_TRUE(desc);
+    EXPECT_EQ(desc->buffers.size(), kRegions + 1);
 }
 
 TEST(RedisSecrets, APasswordIsInNoErrorOfTheEngine) {

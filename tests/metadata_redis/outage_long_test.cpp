@@ -13,6 +13,7 @@ TEST_F(RedisOutageLong, StoppedForTwentySecondsWithTheDefaultSettings) {
             [&] { server.stop(); },
             [&] { server.proceed(); },
             {Code::Timeout},
+            {"redis " + server.address(), " in time"},
             std::chrono::seconds(20)},
            [&]() -> const RedisServer& { return server; });
 }

@@ -1,22 +1,24 @@
 // A peer for process tests: an engine that is found through Redis, until its standard input ends.
 //
-//     redis_peer URI NAME
+//     redis_peer URI NAME [PORT]
 //
 // Its first line is "ready INCARNATION ADDRESS", or the code of the error that kept it from starting.
 
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "tests/metadata_redis/redis_engines.h"
 
 int main(int argc, char** argv) {
     using troupe::test::Buffer;
-    if (argc != 3) return 2;
+    if (argc < 3 || argc > 4) return 2;
     Buffer memory(1u << 16);
     const auto engine = troupe::test::makeRedisEngine();
-    troupe::Status status = engine->init(argv[1], argv[2], "127.0.0.1");
+    const int port = argc == 4 ? std::atoi(argv[3]) : 0;
+    troupe::Status status = engine->init(argv[1], argv[2], "127.0.0.1", static_cast<std::uint16_t>(port));
     if (status) status = engine->installTransport("tcp").status();
     if (status) status = engine->registerLocalMemory(memory.data(), memory.size());
     if (status)

@@ -1,10 +1,14 @@
 // `troupe segments`, and the other commands with a store, as processes.
 
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "metadata/segment_desc.h"

@@ -1,5 +1,8 @@
 // The store against a real redis-server.
 
+#include <algorithm>
+#include <optional>
+
 #include "metadata_redis/redis_records.h"
 #include "tests/metadata_redis/store_fixture.h"
 #include "tests/support/redis_server.h"

@@ -1,26 +1,19 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <hiredis/hiredis.h>
-#include <signal.h>
-#include <unistd.h>
+#include <stdlib.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <optional>
-#include <sstream>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "apps/support/child_process.h"
+#include "apps/support/redis_server.h"
 #include "base/clock.h"
-#include "base/endpoint.h"
-#include "metadata_redis/redis_reply.h"
 
 namespace troupe::test {
 
@@ -47,98 +40,50 @@ class TemporaryDirectory {
     std::string path_;
 };
 
-/// A port that was free a moment ago. Taken from the kernel's choice, so that tests beside this one get others.
-inline std::uint16_t freePort() {
-    const auto fd = listenOn(*SocketAddress::fromNumeric("127.0.0.1", 0));
-    return SocketAddress::local(fd->get())->port();
+/// What must be had for a test to be one; GoogleTest reports the exception as its failure.
+template <class T>
+T must(Result<T> result) {
+    if (!result) throw std::runtime_error(result.status().toString());
+    return std::move(result).value();
 }
 
-/// redis-server of Debian is a link to a program that goes by its name; the package redis-tools has the program, the
-/// package redis-server the link and a service that nobody here wants. So the tests make the link.
-inline std::string redisProgram(const TemporaryDirectory& directory, const std::string& name) {
-    const std::string link = directory.path() + "/" + name;
-    std::error_code error;
-    std::filesystem::create_symlink("/usr/bin/redis-check-rdb", link, error);
-    return link;
-}
+inline std::uint16_t freePort() { return must(apps::freePort()); }
 
-/// A real redis-server (or sentinel) on a port of its own, without persistence unless told so; ends with the test.
+/// apps::RedisServer for tests, which need one that starts.
 class RedisServer {
   public:
-    struct Options {
-        std::vector<std::string> arguments;  ///< More of redis.conf: {"--maxmemory", "4mb"}.
-        std::vector<std::string> wrapper;    ///< A program to run it in: {"ip", "netns", "exec", "name"}.
-        std::string bind = "127.0.0.1";
-        std::string password;  ///< For the test's own commands.
-        bool unix_socket = false;
-    };
+    using Options = apps::RedisServer::Options;
 
     RedisServer() : RedisServer(Options{}) {}
-    explicit RedisServer(Options options) : options_(std::move(options)), port_(freePort()) { start(); }
-    ~RedisServer() { kill(); }
-    RedisServer(const RedisServer&) = delete;
-    RedisServer& operator=(const RedisServer&) = delete;
+    explicit RedisServer(Options options) : server_(must(apps::RedisServer::start(std::move(options)))) {}
 
-    std::uint16_t port() const { return port_; }
-    std::string address() const { return options_.bind + ":" + std::to_string(port_); }
-    std::string uri() const { return "redis://" + address(); }
-    std::string socketPath() const { return directory_.path() + "/socket"; }
-    const std::string& directory() const { return directory_.path(); }
-    pid_t pid() const { return child_->pid(); }
-    Options& options() { return options_; }
+    std::uint16_t port() const { return server_->port(); }
+    std::string address() const { return server_->address(); }
+    std::string uri() const { return server_->uri(); }
+    std::string socketPath() const { return server_->socketPath(); }
+    const std::string& directory() const { return server_->directory(); }
+    pid_t pid() const { return server_->pid(); }
+    Options& options() { return server_->options(); }
 
-    /// Starts it (again) on its port, and waits until it listens.
+    /// Again, on its port.
     void start() {
-        std::vector<std::string> arguments = options_.wrapper;
-        for (const std::string& each :
-             {redisProgram(directory_, "redis-server"), std::string("--port"), std::to_string(port_),
-              std::string("--bind"), options_.bind, std::string("--dir"), directory_.path(), std::string("--save"),
-              std::string(""), std::string("--protected-mode"), std::string("no"), std::string("--logfile"),
-              directory_.path() + "/log", std::string("--enable-debug-command"), std::string("yes")})
-            arguments.push_back(each);
-        if (options_.unix_socket) {
-            arguments.emplace_back("--unixsocket");
-            arguments.push_back(socketPath());
-        }
-        arguments.insert(arguments.end(), options_.arguments.begin(), options_.arguments.end());
-        auto child = apps::ChildProcess::start(arguments);
-        ASSERT_TRUE(child) << child.status().toString();
-        child_.emplace(std::move(*child));
-        ASSERT_TRUE(eventually([&] { return answers(); })) << log();
+        const Status launched = server_->launch();
+        ASSERT_TRUE(launched) << launched.toString();
     }
-    void kill() {
-        if (!child_) return;
-        child_->signal(SIGKILL);
-        child_->signal(SIGCONT);
-        static_cast<void>(child_->wait(kRedisPatience));
-        child_.reset();
-    }
-    void stop() { child_->signal(SIGSTOP); }
-    void proceed() { child_->signal(SIGCONT); }
+    void kill() { server_->kill(); }
+    void stop() { server_->stop(); }
+    void proceed() { server_->proceed(); }
     void restart() {
         kill();
         start();
     }
 
-    /// A command over a fresh connection, as a string: "OK", an integer's digits, a string, an error's text; "" for
-    /// nil.
-    std::string command(const std::vector<std::string>& arguments) const {
-        const auto reply = ask(arguments);
-        return reply.value_or("(no connection)");
+    std::string command(const std::vector<std::string>& words) const {
+        const auto reply = server_->command(words);
+        return reply ? *reply : "(no connection)";
     }
-
-    std::string log() const {
-        std::ifstream file(directory_.path() + "/log");
-        std::ostringstream text;
-        text << file.rdbuf();
-        return text.str();
-    }
-    /// A figure of INFO.
-    long long info(const std::string& key) const {
-        const std::string text = command({"INFO", "all"});
-        const std::size_t at = text.find("\n" + key + ":");
-        return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + key.size() + 2);
-    }
+    std::string log() const { return server_->log(); }
+    long long info(const std::string& key) const { return server_->info(key); }
 
     template <class Done>
     static bool eventually(Done&& done) {
@@ -151,40 +96,7 @@ class RedisServer {
     }
 
   private:
-    /// It speaks, if only to say that it is loading.
-    bool answers() const { return ask({"PING"}).has_value(); }
-
-    std::optional<std::string> ask(const std::vector<std::string>& arguments) const {
-        const timeval patience{5, 0};
-        redisContext* context = redisConnectWithTimeout(options_.bind.c_str(), port_, patience);
-        std::optional<std::string> result;
-        if (context != nullptr && context->err == 0) {
-            redisSetTimeout(context, patience);
-            if (!options_.password.empty())
-                freeReplyObject(redisCommand(context, "AUTH %s", options_.password.c_str()));
-            std::vector<const char*> texts;
-            std::vector<std::size_t> lengths;
-            for (const std::string& argument : arguments) {
-                texts.push_back(argument.data());
-                lengths.push_back(argument.size());
-            }
-            auto* reply = static_cast<redisReply*>(
-                redisCommandArgv(context, static_cast<int>(texts.size()), texts.data(), lengths.data()));
-            if (reply != nullptr) {
-                result = reply->type == REDIS_REPLY_INTEGER ? std::to_string(reply->integer)
-                         : reply->str != nullptr            ? std::string(reply->str, reply->len)
-                                                            : std::string();
-                freeReplyObject(reply);
-            }
-        }
-        if (context != nullptr) redisFree(context);
-        return result;
-    }
-
-    Options options_;
-    TemporaryDirectory directory_;
-    std::uint16_t port_;
-    std::optional<apps::ChildProcess> child_;
+    std::unique_ptr<apps::RedisServer> server_;
 };
 
 }  // namespace troupe::test
