@@ -25,30 +25,31 @@ Status footprintTooSmall(std::uint64_t footprint, std::uint64_t needed) {
 }
 
 /// Whom a share of the target is for.
-std::string eachOf(const BenchOptions& options) {
-    return options.threads == 1 ? std::string("the thread") : fmt::format("each of {} threads", options.threads);
+std::string eachOf(unsigned threads) {
+    return threads == 1 ? std::string("the thread") : fmt::format("each of {} threads", threads);
 }
 
-/// Bytes per thread and side that a row works on.
-Result<std::uint64_t> shareOf(const BenchOptions& options, std::uint64_t block, std::uint64_t batch,
+/// Bytes per thread and side that a row works on, of `available` for each of its threads.
+Result<std::uint64_t> shareOf(const BenchOptions& options, std::uint64_t block, std::uint64_t batch, unsigned threads,
                               std::uint64_t available) {
     const std::uint64_t blocks_in_flight = batch * options.inflight;
     if (block > available / blocks_in_flight)
         return {Code::InvalidArgument,
                 fmt::format("blocks of {} x batch {} x {} in flight do not fit the {} of remote memory that {} has; "
                             "serve more (troupe serve --size) or ask for less",
-                            formatBytes(block), batch, options.inflight, formatBytes(available), eachOf(options))};
+                            formatBytes(block), batch, options.inflight, formatBytes(available), eachOf(threads))};
     const std::uint64_t needed = block * blocks_in_flight;
     if (options.footprint != 0 && options.footprint < needed) return footprintTooSmall(options.footprint, needed);
     const std::uint64_t wanted = options.footprint != 0 ? options.footprint : std::max(kDefaultFootprint, needed);
     if (options.footprint > available)
         return {Code::InvalidArgument,
                 fmt::format("--footprint {} does not fit the target, which has {} for {}",
-                            formatBytes(options.footprint), formatBytes(available), eachOf(options))};
+                            formatBytes(options.footprint), formatBytes(available), eachOf(threads))};
     return std::min(wanted, available) / block * block;
 }
 
-Result<std::vector<RowPlan>> planRows(const BenchOptions& options, std::uint64_t available) {
+/// Every combination of the lists, for `remote` bytes of remote memory.
+Result<std::vector<RowPlan>> planRows(const BenchOptions& options, std::uint64_t remote) {
     std::vector<std::uint64_t> blocks = options.block_sizes;
     std::vector<std::uint32_t> batches = options.batch_sizes;
     if (options.sweep) {
@@ -60,11 +61,14 @@ Result<std::vector<RowPlan>> planRows(const BenchOptions& options, std::uint64_t
         if (options.operation == (write ? "read" : "write")) continue;
         for (const auto block : blocks) {
             for (const auto batch : batches) {
-                const bool large = block * batch > std::min(kSweepBatchBytes, available / options.inflight);
-                if (options.sweep && large) continue;
-                const auto share = shareOf(options, block, batch, available);
-                if (!share) return share.status();
-                plans.push_back({write, block, batch, *share});
+                for (const auto threads : options.threads) {
+                    const std::uint64_t available = remote / threads;
+                    const bool large = block * batch > std::min(kSweepBatchBytes, available / options.inflight);
+                    if (options.sweep && large) continue;
+                    const auto share = shareOf(options, block, batch, threads, available);
+                    if (!share) return share.status();
+                    plans.push_back({write, block, batch, threads, *share});
+                }
             }
         }
     }
@@ -82,7 +86,8 @@ Result<Target> findRemote(const BenchOptions& options, Session& session) {
     const std::uint64_t block = *std::max_element(blocks.begin(), blocks.end());
     const std::uint64_t flight = *std::max_element(batches.begin(), batches.end()) * std::uint64_t{options.inflight};
     share = std::max(share, block * flight);
-    const auto memory = session.addMemory(share * options.threads, options.huge, true);
+    const unsigned threads = *std::max_element(options.threads.begin(), options.threads.end());
+    const auto memory = session.addMemory(share * threads, options.huge, true);
     if (!memory) return memory.status();
     return Target{kLocalSegmentID,
                   session.engine().localSegmentName(),
@@ -134,7 +139,7 @@ Status runCommand(const BenchOptions& options, Console& console) {
 /// The columns of the table: rows are printed one by one, so that widths are not those of what comes.
 template <class... Cells>
 std::string benchLine(const Cells&... cells) {
-    return fmt::format("{:<9}  {:>8}  {:>5}  {:>8}  {:>10}  {:>8}  {:>8}  {:>9}  {:>8}  {:>8}\n", cells...);
+    return fmt::format("{:<9}  {:>8}  {:>5}  {:>7}  {:>8}  {:>10}  {:>8}  {:>8}  {:>9}  {:>8}  {:>8}\n", cells...);
 }
 
 }  // namespace
@@ -146,6 +151,7 @@ nlohmann::json BenchReport::toJson() const {
         list.push_back({{"operation", row.operation},
                         {"block_size", row.block_size},
                         {"batch_size", row.batch_size},
+                        {"threads", row.threads},
                         {"batches", row.batches},
                         {"gigabytes_per_s", ofBytes(row.gigabytes_per_s)},
                         {"requests_per_s", row.requests_per_s},
@@ -154,18 +160,23 @@ nlohmann::json BenchReport::toJson() const {
                         {"batch_p999_us", row.p999_us},
                         {"cpu_s_per_gb", ofBytes(row.cpu_s_per_gb)},
                         {"verified", row.verified}});
-    return {{"ok", true},         {"target", target},     {"transport", transport},
-            {"threads", threads}, {"inflight", inflight}, {"scatter", scatter},
-            {"stopped", stopped}, {"rows", list},         {"quarantine", apps::toJson(quarantined, Clock::now())}};
+    return {{"ok", true},
+            {"target", target},
+            {"transport", transport},
+            {"inflight", inflight},
+            {"scatter", scatter},
+            {"stopped", stopped},
+            {"rows", list},
+            {"quarantine", apps::toJson(quarantined, Clock::now())}};
 }
 
 std::string BenchReport::head() {
-    return benchLine("operation", "block", "batch", "GB/s", "requests/s", "p50 us", "p99 us", "p99.9 us", "CPU s/GB",
-                     "verified");
+    return benchLine("operation", "block", "batch", "threads", "GB/s", "requests/s", "p50 us", "p99 us", "p99.9 us",
+                     "CPU s/GB", "verified");
 }
 
 std::string BenchReport::line(const BenchRow& row) const {
-    return benchLine(row.operation, formatBytes(row.block_size), row.batch_size,
+    return benchLine(row.operation, formatBytes(row.block_size), row.batch_size, row.threads,
                      movesBytes() ? formatFigure(row.gigabytes_per_s) : "-", fmt::format("{:.0f}", row.requests_per_s),
                      fmt::format("{:.1f}", row.p50_us), fmt::format("{:.1f}", row.p99_us),
                      fmt::format("{:.1f}", row.p999_us), movesBytes() ? formatFigure(row.cpu_s_per_gb) : "-",
@@ -173,9 +184,9 @@ std::string BenchReport::line(const BenchRow& row) const {
 }
 
 std::string BenchReport::foot() const {
-    return fmt::format("target {}, transport {}{}, {}, {} in flight each; latencies are of a batch{}\n", target,
-                       transport, movesBytes() ? "" : ", which moves nothing", counted(threads, "thread"),
-                       counted(inflight, "batch", "batches"), stopped ? "\nstopped before the last row" : "") +
+    return fmt::format("target {}, transport {}{}, {} in flight for each thread; latencies are of a batch{}\n", target,
+                       transport, movesBytes() ? "" : ", which moves nothing", counted(inflight, "batch", "batches"),
+                       stopped ? "\nstopped before the last row" : "") +
            describe(quarantined, Clock::now());
 }
 
@@ -185,11 +196,10 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console, c
     if (!session) return session.status();
     const auto remote = findRemote(options, **session);
     if (!remote) return remote.status();
-    const auto plans = planRows(options, remote->range.length / options.threads);
+    const auto plans = planRows(options, remote->range.length);
     if (!plans) return plans.status();
-    std::uint64_t share = 0;
-    for (const auto& plan : *plans) share = std::max(share, plan.share);
-    const std::uint64_t bytes = share * options.threads;
+    std::uint64_t bytes = 0;
+    for (const auto& plan : *plans) bytes = std::max(bytes, plan.share * plan.threads);
     const auto local = options.engine_memory ? (*session)->allocateMemory(bytes, options.huge, false)
                                              : (*session)->addMemory(bytes, options.huge, false);
     if (!local) return local.status();
@@ -197,7 +207,6 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console, c
 
     BenchReport report{.target = remote->name,
                        .transport = (*session)->transportUsed(*remote),
-                       .threads = options.threads,
                        .inflight = options.inflight,
                        .scatter = options.scatter,
                        .stopped = false,
@@ -232,6 +241,8 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     auto* batches = command->add_option("--batch_size,--batch-size", options->batch_sizes, "Requests of one batch");
     batches->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1u, 65536u))->capture_default_str();
     command->add_option("--threads", options->threads, "Submitting threads")
+        ->delimiter(',')
+        ->allow_extra_args(false)
         ->check(CLI::Range(1u, 256u))
         ->capture_default_str();
     addSeconds(*command, "--duration", options->seconds, "Time measured for each row");

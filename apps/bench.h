@@ -18,7 +18,7 @@ struct BenchOptions {
     bool local = false;  ///< Against memory of the own segment.
     std::vector<std::uint64_t> block_sizes = {64u << 10};
     std::vector<std::uint32_t> batch_sizes = {16};
-    unsigned threads = 1;
+    std::vector<unsigned> threads = {1};
     double seconds = 2;              ///< Measured, of each row.
     double warmup = 0.3;             ///< Before, seconds.
     std::string operation = "both";  ///< "read", "write" or "both".
@@ -32,11 +32,12 @@ struct BenchOptions {
     std::uint64_t seed = 1;
 };
 
-/// What one combination of operation, block size and batch size gave.
+/// What one combination of operation, block size, batch size and number of threads gave.
 struct BenchRow {
     std::string operation;
     std::uint64_t block_size = 0;
     std::uint32_t batch_size = 0;
+    unsigned threads = 1;
     std::uint64_t batches = 0;   ///< Completed while measured.
     double gigabytes_per_s = 0;  ///< 10^9 bytes.
     double requests_per_s = 0;
@@ -50,7 +51,6 @@ struct BenchRow {
 struct BenchReport {
     std::string target;
     std::string transport;  ///< That carried the rows; Session::transportUsed.
-    unsigned threads = 1;
     unsigned inflight = 1;
     bool scatter = false;
     bool stopped = false;  ///< By the stop signal, before the last row.

@@ -252,7 +252,8 @@ BlockWalk::Pair BlockWalk::at(std::uint64_t step) const {
 }
 
 std::string describe(const RowPlan& plan) {
-    return fmt::format("{} {} x {}", plan.write ? "write" : "read", formatBytes(plan.block_size), plan.batch_size);
+    return fmt::format("{} {} x {}{}", plan.write ? "write" : "read", formatBytes(plan.block_size), plan.batch_size,
+                       plan.threads == 1 ? "" : fmt::format(" by {} threads", plan.threads));
 }
 
 Result<BenchRow> runRow(const BenchOptions& options, const RowPlan& plan, TransferEngine& engine,
@@ -261,11 +262,12 @@ Result<BenchRow> runRow(const BenchOptions& options, const RowPlan& plan, Transf
     row.operation = plan.write ? "write" : "read";
     row.block_size = plan.block_size;
     row.batch_size = plan.batch_size;
+    row.threads = plan.threads;
     const std::string what = describe(plan);
 
     std::vector<Lane> lanes;
-    lanes.reserve(options.threads);
-    for (unsigned i = 0; i < options.threads; ++i) lanes.emplace_back(options, plan, engine, memory, i);
+    lanes.reserve(plan.threads);
+    for (unsigned i = 0; i < plan.threads; ++i) lanes.emplace_back(options, plan, engine, memory, i);
     if (options.verify)
         if (auto status = forAll(lanes, &Lane::setUp); !status) return status.withContext(what);
     const auto measured = conduct(options, lanes, console, tick);

@@ -35,6 +35,7 @@ struct RowPlan {
     bool write = false;
     std::uint64_t block_size = 0;
     std::uint32_t batch_size = 0;
+    unsigned threads = 1;
     std::uint64_t share = 0;  ///< Bytes per thread, on each side; a multiple of block_size.
 };
 

@@ -10,6 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "tests/apps_process/troupe_process.h"
 #include "tests/topology/sysfs_tree.h"
@@ -191,6 +194,47 @@ TEST(BenchCommand, MeasuresAndComparesReadsAndWritesOfEachSize) {
     }
 }
 
+/// What a row of `troupe bench --json` is of: operation, block size, batch size, threads.
+using Combination = std::tuple<std::string, std::uint64_t, std::uint32_t, unsigned>;
+
+std::vector<Combination> combinationsOf(const nlohmann::json& report) {
+    std::vector<Combination> all;
+    for (const auto& row : report["rows"])
+        all.emplace_back(row["operation"], row["block_size"], row["batch_size"], row["threads"]);
+    return all;
+}
+
+TEST(BenchCommand, EveryCombinationOfTheListsHasItsRow) {
+    Server server("16MiB");
+    const auto outcome =
+        runTroupe({"bench", server.segment(), "--block_size", "512,4KiB", "--batch_size", "1,2,3", "--threads", "1,3",
+                   "--duration", "10ms", "--warmup", "0", "--footprint", "1MiB", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    std::vector<Combination> expected;
+    for (const char* operation : {"write", "read"})
+        for (const std::uint64_t block : {512u, 4096u})
+            for (const std::uint32_t batch : {1u, 2u, 3u})
+                for (const unsigned threads : {1u, 3u}) expected.emplace_back(operation, block, batch, threads);
+    EXPECT_EQ(combinationsOf(outcome.json()), expected);
+}
+
+TEST(BenchCommand, ASweepHasARowForEachCombinationThatFits) {
+    constexpr std::uint64_t kServed = 16u << 20;
+    constexpr std::uint64_t kInflight = 2;
+    Server server("16MiB");
+    const auto outcome = runTroupe({"bench", server.segment(), "--sweep", "--threads", "1,2", "--operation", "write",
+                                    "--duration", "10ms", "--warmup", "0", "--inflight", "2", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    std::vector<Combination> expected;
+    for (std::uint64_t block = 4u << 10; block <= 4u << 20; block *= 4)
+        for (const std::uint32_t batch : {1u, 16u, 128u})
+            for (const unsigned threads : {1u, 2u})
+                if (block * batch * threads * kInflight <= kServed)
+                    expected.emplace_back("write", block, batch, threads);
+    EXPECT_EQ(expected.size(), 25u) << "some do not fit";
+    EXPECT_EQ(combinationsOf(outcome.json()), expected);
+}
+
 TEST(BenchCommand, CopiesToAnotherProcessOfTheHostWithoutAWire) {
     for (const bool engine_memory : {true, false}) {
         std::vector<std::string> serve = {"serve", "--size", "16MiB", "--transport", "host", "--until-eof", "--json"};
@@ -222,7 +266,7 @@ TEST(BenchCommand, NamesNoRateOfBytesThatWentNowhere) {
     EXPECT_THAT(words.out, HasSubstr("which moves nothing"));
     // Nothing was compared.
     EXPECT_THAT(words.out, testing::ContainsRegex("write .* -\n"));
-    EXPECT_THAT(words.out, HasSubstr("1 thread, 2 batches in flight"));
+    EXPECT_THAT(words.out, HasSubstr("2 batches in flight for each thread"));
     auto json = bench;
     json.emplace_back("--json");
     const auto outcome = runTroupe(json);
