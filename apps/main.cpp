@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iostream>
 #include <string_view>
@@ -32,6 +30,17 @@ namespace {
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
 
+/// What --json says of an error, `partial` beside it. Not to a standard output that took no more: that is the error.
+void sayInJson(const Status& status, const std::string& remedy, const nlohmann::json& partial) {
+    if (std::ferror(stdout) != 0) return;
+    nlohmann::json answer = partial.is_object() ? partial : nlohmann::json::object();
+    answer["ok"] = false;
+    answer["error"] = {{"code", codeName(status.code())},
+                       {"message", status.message()},
+                       {"try", remedy.empty() ? nlohmann::json() : nlohmann::json(remedy)}};
+    say(stdout, "{}\n", answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 /// `partial` is what --json says beside the error.
 void report(const ChosenCommand& command, const Status& given, int code, const nlohmann::json& partial = {}) {
     const Status status(given.code(), inWordsOfTheCommandLine(given.message()));
@@ -39,13 +48,21 @@ void report(const ChosenCommand& command, const Status& given, int code, const n
     if (remedy.empty() && code == kUsage) remedy = "troupe " + command.name + " --help";
     say(stderr, "troupe {}: {}\n", command.name, status.toString());
     if (!remedy.empty()) say(stderr, "  try: {}\n", remedy);
-    if (!command.json || std::ferror(stdout) != 0) return;
-    nlohmann::json answer = partial.is_object() ? partial : nlohmann::json::object();
-    answer["ok"] = false;
-    answer["error"] = {{"code", codeName(status.code())},
-                       {"message", status.message()},
-                       {"try", remedy.empty() ? nlohmann::json() : nlohmann::json(remedy)}};
-    say(stdout, "{}\n", answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (command.json) sayInJson(status, remedy, partial);
+}
+
+/// Whether --json is among the arguments, for when they did not parse.
+bool wantsJson(const std::vector<std::string>& arguments) {
+    const auto end = std::find(arguments.begin(), arguments.end(), "--");
+    return std::find(arguments.begin(), end, "--json") != end;
+}
+
+/// Arguments that did not parse. `who` is "troupe", or "troupe bench".
+int wrongUsage(const std::vector<std::string>& arguments, const std::string& who, const std::string& what) {
+    const std::string remedy = who + " --help";
+    say(stderr, "{}: {}\n  try: {}\n", who, what, remedy);
+    if (wantsJson(arguments)) sayInJson(Status(Code::InvalidArgument, what), remedy, {});
+    return kUsage;
 }
 
 /// Nothing of ours throws, but the standard library may, out of memory or the like; a user with --json still gets JSON.
@@ -66,15 +83,23 @@ std::vector<const CLI::App*> commandNamed(const CLI::App& app, const std::string
 }
 
 /// For a first argument that is no command of `app`.
-int unknownCommand(const CLI::App& app, const std::string& name) {
+int unknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
+    const std::string& name = arguments.front();
     std::vector<std::string> known;
     for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; }))
         known.push_back(command->get_name());
     // A name may be long; its first bytes tell enough.
     const std::string nearest = nearestName(std::string_view(name).substr(0, 64), known);
-    say(stderr, "troupe: unknown command '{}'{}\n  try: troupe --help\n", name,
-        nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
-    return kUsage;
+    return wrongUsage(arguments, "troupe",
+                      "unknown command '" + name + "'" + (nearest.empty() ? "" : "; did you mean '" + nearest + "'?"));
+}
+
+/// For arguments that `app` could not parse.
+int wrongArguments(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
+    // A name that is wrong explains all else that seems to be: a missing option, a value too many.
+    if (const auto unknown = unknownOption(app, arguments)) return wrongUsage(arguments, unknown->who, unknown->what);
+    const auto chain = app.get_subcommands();
+    return wrongUsage(arguments, chain.empty() ? "troupe" : "troupe " + chain.front()->get_name(), error.what());
 }
 
 /// "help" is --help, and "help X" is "X --help".
@@ -89,11 +114,6 @@ int run(int argc, char** argv) {
     CLI::App app("Troupe moves memory between processes and machines.", "troupe");
     app.formatter(std::make_shared<WrappedHelp>());
     app.require_subcommand(0, 1);
-    app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-        const auto chain = failed->get_subcommands();
-        const std::string name = chain.empty() ? "troupe" : "troupe " + chain.front()->get_name();
-        return fmt::format("{}: {}\n  try: {} --help\n", name, error.what(), name);
-    });
     app.set_version_flag("--version", std::string("troupe ") + TROUPE_VERSION);
     ChosenCommand chosen;
     addDemoCommand(app, chosen);
@@ -110,21 +130,15 @@ int run(int argc, char** argv) {
     addTopoCommand(app, chosen);
     auto arguments = spellOutHelp(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
     if (!arguments.empty() && arguments.front().rfind('-', 0) != 0 && commandNamed(app, arguments.front()).empty())
-        return unknownCommand(app, arguments.front());
+        return unknownCommand(app, arguments);
     // CLI11 takes them from the back, and empties them.
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     try {
         app.parse(reversed);
     } catch (const CLI::ParseError& error) {
-        // Help and version are "errors" too, with exit code 0.
-        if (error.get_exit_code() != 0) {
-            // A name that is wrong explains all else that seems to be: a missing option, a value too many.
-            if (const std::string unknown = unknownOption(app, arguments); !unknown.empty()) {
-                say(stderr, "{}\n  try: {} --help\n", unknown, unknown.substr(0, unknown.find(':')));
-                return kUsage;
-            }
-        }
-        if (app.exit(error) != 0) return kUsage;
+        // Help and version are "errors" too, with exit code 0, and printed by this.
+        if (error.get_exit_code() != 0) return wrongArguments(app, arguments, error);
+        app.exit(error);
         if (std::cout.flush()) return 0;
         say(stderr, "troupe: cannot write to standard output\n");
         return kFailure;

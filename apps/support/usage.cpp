@@ -85,29 +85,29 @@ std::string exampleFor(const CLI::App& app, const std::vector<std::string>& argu
 
 }  // namespace
 
-std::string unknownOption(const CLI::App& app, const std::vector<std::string>& arguments) {
-    if (arguments.empty()) return {};
+std::optional<UnknownOption> unknownOption(const CLI::App& app, const std::vector<std::string>& arguments) {
+    if (arguments.empty()) return std::nullopt;
     const std::string& first = arguments.front();
     const bool early = first.rfind('-', 0) == 0;
     const CLI::App* command = early ? &app : commandNamed(app, first);
-    if (command == nullptr) return {};
+    if (command == nullptr) return std::nullopt;
     const std::string who = early ? "troupe" : "troupe " + first;
     const std::vector<std::string> known = longNames(*command);
+    const auto belongsToACommand = [&](const std::string& option) {
+        return UnknownOption{who, "the option '" + option + "' belongs to a command: give it after the command, " +
+                                      exampleFor(app, arguments, option)};
+    };
     for (std::size_t i = early ? 0 : 1; i < arguments.size() && arguments[i] != "--"; ++i) {
-        if (early && isShortOptionOf(app, arguments[i]))
-            return "troupe: the option '" + arguments[i] + "' belongs to a command: give it after the command, " +
-                   exampleFor(app, arguments, arguments[i]);
+        if (early && isShortOptionOf(app, arguments[i])) return belongsToACommand(arguments[i]);
         const std::string name = longNameOf(arguments[i]);
         if (name.empty() || std::find(known.begin(), known.end(), name) != known.end()) continue;
         const std::string shown = name.substr(0, kMaxName);
-        std::string text = who + ": unknown option '--" + shown + "'";
-        if (early && isLongOptionOfACommand(app, name))
-            return "troupe: the option '--" + shown + "' belongs to a command: give it after the command, " +
-                   exampleFor(app, arguments, "--" + shown);
+        if (early && isLongOptionOfACommand(app, name)) return belongsToACommand("--" + shown);
         const std::string nearest = meantBy(shown, known);
-        return nearest.empty() ? text : text + "; did you mean '--" + nearest + "'?";
+        return UnknownOption{
+            who, "unknown option '--" + shown + "'" + (nearest.empty() ? "" : "; did you mean '--" + nearest + "'?")};
     }
-    return {};
+    return std::nullopt;
 }
 
 std::string WrappedHelp::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,11 +8,15 @@
 
 namespace troupe::apps {
 
-/// For arguments that did not parse: when one of them is an option that the command has not, a line that names it and
-/// the one that was likely meant, "troupe bench: unknown option '--blok_size'; did you mean '--block_size'?". Else
-/// empty. So is an option of a command that stands before it. `arguments` in the order they were given, the command
-/// first.
-std::string unknownOption(const CLI::App& app, const std::vector<std::string>& arguments);
+/// An option that is not known where it stands.
+struct UnknownOption {
+    std::string who;   ///< That does not know it: "troupe bench", or "troupe".
+    std::string what;  ///< "unknown option '--blok_size'; did you mean '--block_size'?"
+};
+
+/// For arguments that did not parse: the first that is an option which the command has not, or one of a command that
+/// stands before it; with what was likely meant. `arguments` in the order they were given, the command first.
+std::optional<UnknownOption> unknownOption(const CLI::App& app, const std::vector<std::string>& arguments);
 
 /// Help whose lines are no longer than a terminal is wide.
 class WrappedHelp : public CLI::Formatter {

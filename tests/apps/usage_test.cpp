@@ -23,7 +23,10 @@ class Usage : public testing::Test {
         serve->add_flag("-v,--verbose", json_);
         serve->add_option("--size", size_);
     }
-    std::string of(const std::vector<std::string>& arguments) { return unknownOption(app_, arguments); }
+    std::string of(const std::vector<std::string>& arguments) {
+        const auto unknown = unknownOption(app_, arguments);
+        return unknown ? unknown->who + ": " + unknown->what : "";
+    }
 
     CLI::App app_{"", "troupe"};
     std::string target_, size_;

@@ -46,6 +46,7 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"bench", "a:1", "--block_size", "4KiQ"}, "4KiQ");
     expectUsageError({"bench", "a:1", "--block_size", "0"}, "size of 0");
     expectUsageError({"bench", "a:1", "--threads", "0"}, "--threads");
+    expectUsageError({"bench", "a:1", "--threads", "1,257"}, "--threads");
     expectUsageError({"bench", "a:1", "--operation", "erase"}, "erase");
     expectUsageError({"bench", "a:1", "--transport", "carrier-pigeon"}, "carrier-pigeon");
     for (const char* command : {"serve", "bench", "verify"}) {
@@ -75,12 +76,44 @@ TEST(Failures, AMistypedOptionIsToldTheNearestRightOne) {
     expectUsageError({"bench", "a:1", "--batch", "4"}, "did you mean '--batch_size'?");
     expectUsageError({"verify", "a", "--metadata", "127.0.0.1:6379"}, "did you mean redis://127.0.0.1:6379?");
     expectUsageError({"demo", "--verify_secnds", "1"}, "did you mean '--verify-seconds'?");
-    expectUsageError({"--json", "topo"}, "troupe topo --json");
+    expectUsageError({"-v", "topo"}, "troupe topo -v");
+}
+
+TEST(Failures, AWrongWordIsAnErrorInJsonToo) {
+    struct Case {
+        std::vector<std::string> arguments;
+        const char* message;
+        const char* remedy;
+    };
+    const Case cases[] = {
+        {{"frobnicate", "--json"}, "unknown command 'frobnicate'", "troupe --help"},
+        {{"bench", "a:1", "--json", "--blok_size", "4KiB"}, "did you mean '--block_size'?", "troupe bench --help"},
+        {{"bench", "a:1", "--block_size", "4KiQ", "--json"}, "4KiQ", "troupe bench --help"},
+        {{"bench", "a:1", "--threads", "0", "--json"}, "--threads", "troupe bench --help"},
+        {{"verify", "--json"}, "target is required", "troupe verify --help"},
+        {{"bench", "a:1", "--sweep", "--block_size", "4KiB", "--json"}, "excludes", "troupe bench --help"},
+        {{"serve", "--json", "--size"}, "--size", "troupe serve --help"},
+        {{"--json", "topo"}, "troupe topo --json", "troupe --help"},
+    };
+    for (const Case& each : cases) {
+        const auto outcome = runTroupe(each.arguments);
+        EXPECT_EQ(outcome.code, 2) << testing::PrintToString(each.arguments);
+        EXPECT_THAT(outcome.err, HasSubstr(each.message));
+        const auto answer = outcome.json();
+        ASSERT_TRUE(answer.is_object()) << outcome.out;
+        EXPECT_EQ(answer["ok"], false);
+        EXPECT_EQ(answer["error"]["code"], "InvalidArgument");
+        EXPECT_THAT(answer["error"]["message"].get<std::string>(), HasSubstr(each.message));
+        EXPECT_EQ(answer["error"]["try"], each.remedy);
+    }
+    // What follows -- is no option, and --help no error.
+    EXPECT_EQ(runTroupe({"frobnicate", "--", "--json"}).out, "");
+    EXPECT_THAT(runTroupe({"bench", "--json", "--help"}).out, HasSubstr("--block_size"));
 }
 
 TEST(Failures, AListBeforeTheTargetLeavesItAlone) {
     for (const std::vector<std::string>& option : std::vector<std::vector<std::string>>{
-             {"--set", "tcp.lanes=2"}, {"--block_size", "4KiB,64KiB"}, {"--batch_size", "1,2"}}) {
+             {"--set", "tcp.lanes=2"}, {"--block_size", "4KiB,64KiB"}, {"--batch_size", "1,2"}, {"--threads", "1,2"}}) {
         std::vector<std::string> arguments = {"bench", option[0], option[1], "127.0.0.1:1"};
         expectFailure(arguments, "cannot open segment '127.0.0.1:1'");
         arguments.insert(arguments.end(), option.begin(), option.end());
