@@ -30,14 +30,6 @@ class HostAuth : public testing::Test {
             kPatience));
         return outcome.value_or(Status(Code::Internal, "no answer"));
     }
-    static bool pump(HostNode& node, const std::function<bool()>& done) {
-        const TimePoint limit = Clock::now() + kPatience;
-        while (!done()) {
-            if (Clock::now() > limit) return false;
-            node.poll();
-        }
-        return true;
-    }
     static std::unique_ptr<HostNode> nodeWith(const std::string& keys) {
         return std::make_unique<HostNode>(std::chrono::milliseconds(kPatience), makeSilentLogger(), authOf(keys));
     }
@@ -88,10 +80,7 @@ TEST_F(HostAuth, CopiesGoOnAsBefore) {
     request.length = from.size();
     request.opcode = Opcode::Write;
     ASSERT_EQ(a->nic->post(*path, std::vector{request}), 1u);
-    ASSERT_TRUE(pump(*a, [&] {
-        b->poll();
-        return a->completed() + a->sweep.failed.size() == 1;
-    }));
+    ASSERT_TRUE(pumpNodes([&] { return a->completed() + a->sweep.failed.size() == 1; }, *a, *b));
     ASSERT_TRUE(a->sweep.failed.empty()) << a->sweep.failed.front().cause.toString();
     EXPECT_TRUE(to.holdsPattern(3));
 }
@@ -103,7 +92,7 @@ class HostAuthRaw : public HostAuth {
     void say(const Packet& packet) { EXPECT_EQ(sendPacket(socket_.get(), packet), Io::Done); }
     Io hear() {
         Io io = Io::Again;
-        EXPECT_TRUE(pump(*node_, [&] { return (io = receivePacket(socket_.get(), received_)) != Io::Again; }));
+        EXPECT_TRUE(pumpNodes([&] { return (io = receivePacket(socket_.get(), received_)) != Io::Again; }, *node_));
         return io;
     }
     template <class Expected>

@@ -17,15 +17,7 @@ class HostPair : public testing::TestWithParam<bool> {
     HostPair() { path_ = *a_.nic->openPath(b_.asPeer()); }
 
     bool mapped() const { return GetParam(); }
-    bool pump(const std::function<bool()>& done) {
-        const TimePoint limit = Clock::now() + kPatience;
-        while (!done()) {
-            if (Clock::now() > limit) return false;
-            a_.poll();
-            b_.poll();
-        }
-        return true;
-    }
+    bool pump(const std::function<bool()>& done) { return pumpNodes(done, a_, b_); }
     WorkRequest request(Opcode opcode, std::size_t local_at, std::uint64_t remote, std::size_t length,
                         std::uint64_t cookie = 1) {
         return {local_.data() + local_at, remote, length, cookie, opcode};

@@ -57,14 +57,7 @@ class Raw {
 
 class HostSocket : public testing::Test {
   protected:
-    bool pump(const std::function<bool()>& done) {
-        const TimePoint limit = Clock::now() + kPatience;
-        while (!done()) {
-            if (Clock::now() > limit) return false;
-            node_.poll();
-        }
-        return true;
-    }
+    bool pump(const std::function<bool()>& done) { return pumpNodes(done, node_); }
     /// Waits for the next packet.
     Io hear(Raw& raw) {
         Io io = Io::Again;

@@ -12,6 +12,7 @@
 #include "host_backend/host_nic.h"
 #include "host_backend/socket.h"
 #include "tests/support/engine_pair.h"
+#include "tests/support/pump.h"
 #include "transports/memory_file.h"
 
 namespace troupe::test {
