@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -54,6 +55,14 @@ CmEvent::Kind kindOf(rdma_cm_event_type type) {
     }
 }
 
+/// libibverbs looks for the file of a device elsewhere when it may not open it, and then says that there is none. Some
+/// drivers fail without saying why.
+int whyNotOpened(const ibv_device& device, int error) {
+    const std::string path = std::string("/dev/infiniband/") + device.dev_name;
+    if (::faccessat(AT_FDCWD, path.c_str(), R_OK | W_OK, AT_EACCESS) != 0 && errno == EACCES) return EACCES;
+    return error != 0 ? error : ENODEV;
+}
+
 /// The kernel lists no device of the context's name any more.
 bool isGone(const ibv_context* context) {
     const std::string name = ibv_get_device_name(context->device);
@@ -78,8 +87,7 @@ class SystemVerbs final : public VerbsApi {
             if (!wanted(opened.name)) continue;
             errno = 0;
             opened.context = ibv_open_device(list[i]);
-            // Some drivers fail without saying why.
-            if (opened.context == nullptr) opened.error = errno != 0 ? errno : ENODEV;
+            if (opened.context == nullptr) opened.error = whyNotOpened(*list[i], errno);
             if (opened.context != nullptr) opened.error = setNonBlocking(opened.context->async_fd);
             devices.push_back(std::move(opened));
         }
