@@ -307,9 +307,8 @@ Status BatchTable::free(BatchID id) {
     // asleep only while work is outstanding, which is looked at first.
     const auto busy = [&] {
         batch->gate_.fetch_and(~Batch::kFreeing, std::memory_order_release);
-        return Status(Code::BatchBusy, "batch " + std::to_string(id) + " has " +
-                                           std::to_string(batch->outstanding_.load()) +
-                                           " unfinished tasks: wait for it first");
+        return Status(Code::BatchBusy, "batch " + std::to_string(id) + ": tasks not ended yet: " +
+                                           std::to_string(batch->outstanding_.load()) + "; wait for it first");
     };
     TimePoint give_up = kForever;
     for (;;) {

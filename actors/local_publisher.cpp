@@ -10,6 +10,9 @@ namespace {
 // Holders that are asked for one publish. One is the rule; a second appears when two successors race.
 constexpr std::uint32_t kMaxChallenges = 3;
 
+// A record that takes longer, or fails, met a store that was away.
+constexpr std::chrono::milliseconds kSlowWrite{100};
+
 std::uint64_t bytesOf(std::size_t regions) {
     return LocalPublisher::kBytesPerRecord + LocalPublisher::kBytesPerRegion * regions;
 }
@@ -106,6 +109,7 @@ void LocalPublisher::earn(const SegmentDesc& desc) {
 void LocalPublisher::write() {
     const SegmentDesc& desc = describe_();
     earn(desc);
+    began_ = reactor_.now();
     saved_ = std::max(0.0, saved_ - static_cast<double>(bytesOf(desc.buffers.size())));
     told_version_ = desc.version;
     not_before_ = reactor_.now() + pauseAfter(desc.buffers.size());
@@ -128,6 +132,9 @@ void LocalPublisher::finish(const Status& status) {
         last_problem_ = Code::Ok;
     }
     running_ = false;
+    // What came while the store was away is in its record as soon as the store is back, paid or not.
+    if (wanted_ && (!status || reactor_.now() - began_ > kSlowWrite))
+        saved_ = std::max(saved_, static_cast<double>(bytesOf(describe_().buffers.size())));
     auto told = std::exchange(served_, {});
     // Who came meanwhile would wait as long to hear the same. What they changed is still wanted, and goes out later.
     if (!status)

@@ -27,7 +27,8 @@ namespace troupe {
 ///   kBytesPerSecond, and at most kMostSaved, or two records, are saved up. So one change alone goes out at once, and
 ///   while many come slowly the record in the store is behind, which only listings show.
 ///
-/// Who asks for an answer (updateLocalSegmentDesc) waits for neither.
+/// Who asks for an answer (updateLocalSegmentDesc) waits for neither, and what changed while the store was away is not
+/// made to be paid.
 ///
 /// A name that is held by a dead incarnation is taken over at once: its control endpoint is asked, and if that proves
 /// it dead (IncarnationProbe), its record is removed and ours published.
@@ -84,6 +85,7 @@ class LocalPublisher {
     bool wanted_ = false;         ///< Something changed since the last record began.
     bool running_ = false;        ///< A record is being written.
     bool was_published_ = false;  ///< The name was ours once.
+    TimePoint began_{};           ///< When the latest record began.
     TimePoint not_before_{};      ///< The end of the pause.
     double saved_ = kMostSaved;   ///< Bytes of records that can be paid.
     TimePoint earned_at_{};       ///< Up to when the time has been counted.

@@ -188,6 +188,8 @@ Status Demo::run() {
     const auto trace = findTrace(options_.trace);
     if (!trace) return trace.status();
     if (auto status = runSteps(*trace); !status) {
+        // A terminal's Ctrl-C ends the other process too, and whatever that broke is no error.
+        if (console_.stop->requested()) return {Code::Canceled, "stopped"};
         if (server_)
             if (const auto code = server_->process.wait(std::chrono::milliseconds(0)))
                 return status.withContext(fmt::format("the serving process has ended (code {})", *code));

@@ -317,6 +317,14 @@ Status unknownKey(std::string_view name, std::string (*spell)(std::string_view))
                          : "")};
 }
 
+/// Kubernetes puts such variables into every container for a Service named "troupe": TROUPE_SERVICE_HOST, TROUPE_PORT,
+/// TROUPE_SERVICE_PORT_data, TROUPE_PORT_7000_TCP_ADDR. No setting is named so.
+bool isOfKubernetes(std::string_view name) {
+    name.remove_prefix(kEnvironmentPrefix.size());
+    return name == "PORT" || name.rfind("SERVICE_", 0) == 0 ||
+           (name.rfind("PORT_", 0) == 0 && name.size() > 5 && name[5] >= '0' && name[5] <= '9');
+}
+
 std::string asIs(std::string_view name) { return std::string(name); }
 
 const ConfigKey* findKey(std::string_view name) {
@@ -432,6 +440,7 @@ Status ConfigLoader::loadEnvironment(const char* const* environment) {
         const std::string_view name = entry.substr(0, equals);
         const std::string_view value = equals == std::string_view::npos ? "" : entry.substr(equals + 1);
         const auto at = known.find(name);
+        if (at == known.end() && isOfKubernetes(name)) continue;
         if (at == known.end()) return unknownKey(name, environmentName).withContext("environment");
         if (Status status = at->second->set(next, value); !status)
             return status.withContext(name).withContext("environment");

@@ -140,7 +140,8 @@ class ConfigLoader {
     /// NotFound when there is no such file.
     Status loadFile(const std::string& path);
     Status loadJson(std::string_view text, const std::string& origin);
-    /// Every TROUPE_* variable of `environment` ("NAME=value" strings, as environ). An unknown one is an error.
+    /// Every TROUPE_* variable of `environment` ("NAME=value" strings, as environ). An unknown one is an error, but for
+    /// those that Kubernetes makes for a Service of that name.
     Status loadEnvironment(const char* const* environment);
     /// One value from code or the command line.
     Status set(std::string_view name, std::string_view value, const std::string& origin = "code");

@@ -33,11 +33,18 @@ EngineCore::~EngineCore() {
 Status EngineCore::usable() const {
     switch (life.load(std::memory_order_acquire)) {
         case Life::Running: break;
-        case Life::Ended: return Status(Code::NotInitialised, "the engine was freed");
+        case Life::Ended:
+            return Status(Code::NotInitialised,
+                          init_failed.isOk() ? "the engine was freed" : "init failed: " + init_failed.toString());
         default: return Status(Code::NotInitialised, "call init first");
     }
     if (failed.load(std::memory_order_acquire)) return fatal;
     return Status::ok();
+}
+
+Status EngineCore::mayWait() const {
+    return onAnyTurn() ? Status(Code::InvalidArgument, "a blocking call on a loop of the engine would stop it")
+                       : Status::ok();
 }
 
 bool EngineCore::onAnyTurn() const {

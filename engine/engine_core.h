@@ -50,6 +50,8 @@ class EngineCore {
 
     /// The loop on whose turn the calling thread is, if any.
     bool onAnyTurn() const;
+    /// InvalidArgument on a turn of one of the loops, which a call that waits would stop.
+    Status mayWait() const;
 
     EngineOptions options;
     const Config& settings() const { return options.config; }
@@ -86,8 +88,10 @@ class EngineCore {
         int preference;
     };
     // Registration asks every transport while another thread may install one: shared for registering, exclusive for
-    // installing and uninstalling. Never held on a loop's turn.
-    mutable std::shared_mutex transports_mutex;
+    // installing and uninstalling, which wait for loops. So it is never asked for on a loop's turn.
+    std::shared_mutex transports_mutex;
+    // For those that only look, on any thread. Held for a moment, by who changes the list inside the other.
+    mutable std::mutex transports_list_mutex;
     std::vector<InstalledHere> transports;
 
     /// Memory of allocateLocalMemory by address. It lives until it is freed or the engine is destroyed.
@@ -96,6 +100,7 @@ class EngineCore {
 
     std::mutex life_mutex;  ///< init and freeEngine exclude each other.
     Status end;             ///< What freeEngine said first; guarded by `life_mutex`.
+    Status init_failed;     ///< Of an init that had begun to start things; written once before `life` is Ended.
     std::atomic<std::uint32_t> next_tracker{0};
     std::atomic<std::uint32_t> submitting{0};  ///< Threads inside a submit; freeEngine waits for them.
     std::atomic<bool> failed{false};
@@ -104,7 +109,7 @@ class EngineCore {
 
 template <class Answer, class Build>
 Answer EngineCore::ask(const caf::actor& actor, Build&& build) {
-    if (onAnyTurn()) return Status(Code::InvalidArgument, "a blocking call on a loop of the engine would stop it");
+    if (const Status may = mayWait(); !may) return may;
     // The message alone holds the promise, so that one that dies unanswered breaks it.
     auto promise = std::make_shared<std::promise<Answer>>();
     auto answer = promise->get_future();

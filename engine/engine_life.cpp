@@ -117,6 +117,10 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
                             const std::string& ip_or_host, std::uint16_t rpc_port) {
     EngineCore& core = *core_;
     const std::lock_guard lock(core.life_mutex);
+    if (!core.init_failed)
+        return Status(
+            Code::AlreadyExists,
+            "init failed before, and what it had begun has ended; make another engine: " + core.init_failed.toString());
     if (core.life.load() != EngineCore::Life::New)
         return Status(Code::AlreadyExists, "init was called before; make another engine");
     if (local_server_name.size() > kMaxSegmentName)
@@ -161,6 +165,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     if (!started) {
         // Nothing is registered that anybody could hold.
         static_cast<void>(stop());
+        core.init_failed = started;
         core.life.store(EngineCore::Life::Ended);
     }
     return started;
@@ -272,8 +277,11 @@ Status TransferEngine::stop() {
     if (core.control_loop) core.control_loop->stop();
     // The handles stay: a call that began before may still use them. ~EngineCore lets them go.
     core.listener.reset();
-    const std::unique_lock lock(core.transports_mutex);
-    core.transports.clear();
+    {
+        const std::unique_lock lock(core.transports_mutex);
+        const std::lock_guard listing(core.transports_list_mutex);
+        core.transports.clear();
+    }
     if (core.batches) core.batches->endAll(Status(Code::Canceled, "the engine ended"));
     return held;
 }
@@ -323,6 +331,7 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
     const std::string proto = inLowerCase(given);
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
+    if (const Status may = core.mayWait(); !may) return may;
     if (args != nullptr)
         return {Code::InvalidArgument, "installTransport: args is reserved and must be null; use the config"};
     const std::unique_lock lock(core.transports_mutex);
@@ -361,13 +370,14 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
         return InstallTransport{transport, made->preference, std::move(reply)};
     });
     if (!done) return done;
+    const std::lock_guard listing(core.transports_list_mutex);
     core.transports.push_back({transport, made->preference});
     return transport.get();
 }
 
 Transport* TransferEngine::getTransport(const std::string& given) const {
     const std::string proto = inLowerCase(given);
-    const std::shared_lock lock(core_->transports_mutex);
+    const std::lock_guard lock(core_->transports_list_mutex);
     for (const auto& installed : core_->transports)
         if (installed.transport->name() == proto) return installed.transport.get();
     return nullptr;
@@ -377,6 +387,7 @@ Status TransferEngine::uninstallTransport(const std::string& given) {
     const std::string proto = inLowerCase(given);
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
+    if (const Status may = core.mayWait(); !may) return may;
     const std::unique_lock lock(core.transports_mutex);
     const auto found = std::find_if(core.transports.begin(), core.transports.end(),
                                     [&](const auto& installed) { return installed.transport->name() == proto; });
@@ -390,6 +401,7 @@ Status TransferEngine::uninstallTransport(const std::string& given) {
     for (const Region& region : core.regions.regions().load()->all())
         if (const Status left = found->transport->unregisterMemory(region); !left)
             core.options.log->error("uninstall of '{}': {}", proto, left.toString());
+    const std::lock_guard listing(core.transports_list_mutex);
     core.transports.erase(found);
     return Status::ok();
 }

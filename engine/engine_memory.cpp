@@ -70,6 +70,7 @@ Status checkRegion(const EngineCore& core, Region& region, MemoryRights& rights)
 
 Status registerOne(EngineCore& core, Region wanted, bool update_metadata) {
     if (const Status usable = core.usable(); !usable) return usable;
+    if (const Status may = core.mayWait(); !may) return may;
     MemoryRights rights;
     if (const Status sound = checkRegion(core, wanted, rights); !sound) return sound;
     const std::shared_lock lock(core.transports_mutex);
@@ -102,6 +103,7 @@ Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& 
                                                 bool remote_accessible) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
+    if (const Status may = core.mayWait(); !may) return may;
     const std::shared_lock lock(core.transports_mutex);
     std::vector<Region> taken;
     MemoryRights rights;

@@ -36,7 +36,7 @@ Result<std::shared_ptr<const SegmentDesc>> TransferEngine::getSegmentDescByID(Se
     if (segment == kLocalSegmentID) {
         std::vector<InstalledTransport> transports;
         {
-            const std::shared_lock lock(core.transports_mutex);
+            const std::lock_guard lock(core.transports_list_mutex);
             for (const auto& installed : core.transports)
                 transports.push_back({installed.transport, {}, installed.preference, {}});
         }

@@ -114,8 +114,8 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     if (!core.quarantine.empty())
         if (const Status free = checkQuarantine(requests, core.quarantine); !free) return free;
     if (requests.size() > batch->capacity())
-        return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " holds " +
-                                                  std::to_string(batch->capacity()) + " tasks, these are " +
+        return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " has room for " +
+                                                  std::to_string(batch->capacity()) + ", not for " +
                                                   std::to_string(requests.size()));
     const auto count = static_cast<std::uint32_t>(requests.size());
     const std::int64_t first = batch->claim(count);

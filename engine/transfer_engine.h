@@ -43,8 +43,8 @@ struct BufferEntry {
 /// One transfer engine: a segment of its own that peers reach, and the means to reach theirs.
 ///
 /// Every call may be made from any thread, also several at once, but for the constructor and the destructor.
-/// Several engines in one process share nothing. A failed call changes nothing. After fork() the child must neither use
-/// nor destroy it: docs/api.md, "Fork".
+/// Several engines in one process share nothing. A failed call changes nothing, but for init. After fork() the child
+/// must neither use nor destroy it: docs/api.md, "Fork".
 class TransferEngine {
   public:
     explicit TransferEngine(EngineOptions options = {});
@@ -110,8 +110,8 @@ class TransferEngine {
     /// address; "cuda:N" is not looked at); a `location` that is none of "*", "cpu:N" and "cuda:N", or a NUMA node that
     /// this machine does not have (the error names those it has). AddressOverlapped: shares bytes with another region
     /// (touching is fine). The transports' errors roll everything back. `update_metadata`: the record in the store
-    /// follows, at once or after a pause that grows with it; false: not before the next update. Access is not affected
-    /// by either.
+    /// follows, at once after a quiet time, else when it is paid for (docs/redis.md, "What N regions cost"); false: not
+    /// before the next update. Access is not affected by either.
     Status registerLocalMemory(void* addr, std::size_t length, const std::string& location = "*",
                                bool remote_accessible = true, bool update_metadata = true);
     /// All or nothing.

@@ -51,6 +51,10 @@ UMBRELLA = """#pragma once
 
 // Everything public of Troupe, but for <troupe/engine/actor_api.h>: that one needs the headers of CAF.
 
+#if __cplusplus < 202002L
+#error "Troupe's headers are C++20: compile with -std=c++20"
+#endif
+
 {includes}
 """
 

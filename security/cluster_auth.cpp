@@ -188,14 +188,15 @@ AuthCounts ClusterAuth::counts() const {
 
 Status needsKey(const std::string& who) {
     return {Code::AccessDenied, who +
-                                    " asks for the cluster key, and the other end gave no proof of it; set "
+                                    " asks for the cluster key, and whoever connects to it gave no proof of it; set "
                                     "auth.key_file on all engines (docs/security.md)"};
 }
 
 Status hasNoKey(const std::string& who) {
-    return {Code::AccessDenied, who +
-                                    " uses no cluster key, and the other end asks for it; set auth.key_file on all "
-                                    "engines (docs/security.md)"};
+    return {Code::AccessDenied,
+            who +
+                " uses no cluster key, and whoever connects to it asks for it; set auth.key_file on all "
+                "engines (docs/security.md)"};
 }
 
 Status otherKey(const std::string& who) {

@@ -31,6 +31,13 @@ Status TcpTransport::install(const TransportContext& context) {
     return {};
 }
 
+Status TcpTransport::registerMemory(const Region& region) {
+    if (region.location.rfind("cuda", 0) == 0)
+        return {Code::Unsupported, "tcp: " + region.range.toString() + " lies on '" + region.location +
+                                       "', which this transport cannot send from or receive into"};
+    return Status::ok();
+}
+
 void TcpTransport::describe(SegmentDesc& desc) const {
     if (ports_.empty()) return;
     desc.transports.push_back(name());

@@ -20,7 +20,7 @@ class TcpTransport final : public Transport {
     /// descriptors left.
     Status install(const TransportContext& context) override;
     std::vector<PlacedNic> takeNics() override { return std::move(nics_); }
-    Status registerMemory(const Region&) override { return {}; }
+    Status registerMemory(const Region& region) override;
     Status unregisterMemory(const Region&) override { return {}; }
     void describe(SegmentDesc& desc) const override;
     Status reaches(const SegmentDesc& peer) const override;

@@ -120,6 +120,20 @@ TEST_F(LocalPublishing, RegionsOneByOneCostBytesByTheirNumberNotItsSquare) {
     EXPECT_LT(ten_thousand, 10'000u * 500);
 }
 
+TEST_F(LocalPublishing, WhatChangedWhileTheStoreWasAwayIsInItsRecordSoonAfterItsReturn) {
+    bytesFor(2'000, 20us);  // A record of these is not paid for again soon.
+    directory_->setDelay(2s);
+    store_.announces = false;
+    for (int i = 0; i < 10; ++i) {
+        addRegion();
+        reactor_.advance(150ms);
+    }
+    directory_->setDelay(200us);
+    store_.announces = true;
+    reactor_.advance(1s);
+    EXPECT_EQ(stored().buffers.size(), 2'010u);
+}
+
 TEST_F(LocalPublishing, RegionsThatComeSlowlyCostBytesByTheirNumberToo) {
     // Each wider than the pause after a record of a thousand regions (62 ms), within which changes are gathered.
     for (const Duration between : {Duration(100ms), Duration(300ms), Duration(1s)}) {

@@ -280,6 +280,16 @@ TEST(ConfigLoader, ReadsTheEnvironmentAndIgnoresWhatIsNotTroupes) {
     EXPECT_TRUE(loader.loadEnvironment(nullptr).isOk());
 }
 
+TEST(ConfigLoader, WhatKubernetesSetsForAServiceNamedTroupeIsNoSetting) {
+    ConfigLoader loader;
+    const Status status = loadEnvironment(
+        loader, {"TROUPE_SERVICE_HOST=10.0.0.1", "TROUPE_SERVICE_PORT=7000", "TROUPE_SERVICE_PORT_data=7000",
+                 "TROUPE_PORT=tcp://10.0.0.1:7000", "TROUPE_PORT_7000_TCP_ADDR=10.0.0.1"});
+    EXPECT_TRUE(status.isOk()) << status.toString();
+    for (const char* other : {"TROUPE_PORTS=1", "TROUPE_PORT_=1", "TROUPE_PORT_x=1", "TROUPE_SERVICE=1"})
+        EXPECT_FALSE(loadEnvironment(loader, {other}).isOk()) << other;
+}
+
 TEST(ConfigLoader, ASettingThatIsZeroInTheEnvironmentIsOff) {
     ConfigLoader loader;
     ASSERT_TRUE(loader.set("tcp.crc", "true").isOk());

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <gmock/gmock.h>
+#include <spdlog/sinks/base_sink.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -144,6 +146,58 @@ TEST(Life, EveryCallAfterTheEndSaysSo) {
     EXPECT_EQ(pair.a->getTransport("tcp"), nullptr);
     EXPECT_NE(pair.a->actorApi(), nullptr) << "who asked before may still hold it";
     expectCode(pair.a->init("p2p", "", "127.0.0.1"), Code::AlreadyExists);
+}
+
+/// Looks at a transport, and tries what would wait, whenever the engine says something.
+class LookingSink : public spdlog::sinks::base_sink<std::mutex> {
+  public:
+    std::atomic<TransferEngine*> engine{nullptr};
+    std::atomic<unsigned> looks{0};
+    std::atomic<unsigned> refused{0};
+
+  protected:
+    void sink_it_(const spdlog::details::log_msg&) override {
+        TransferEngine* const asked = engine.load();
+        // What it calls may log.
+        if (asked == nullptr || std::exchange(inside_, true)) return;
+        static_cast<void>(asked->getTransport("tcp"));
+        static_cast<void>(asked->getSegmentDescByID(kLocalSegmentID));
+        if (asked->registerLocalMemory(memory_.data(), memory_.size()).code() == Code::InvalidArgument) ++refused;
+        ++looks;
+        inside_ = false;
+    }
+    void flush_() override {}
+
+  private:
+    bool inside_ = false;
+    Buffer memory_{4096};
+};
+
+TEST(Life, CallsFromALoopsOwnLogNeverWaitForWhoeverInstallsATransport) {
+    auto sink = std::make_shared<LookingSink>();
+    EngineSetup setup;
+    setup.options.log = std::make_shared<spdlog::logger>("looking", sink);
+    setup.options.log->set_level(spdlog::level::debug);
+    const auto engine = startEngine(setup);
+    const auto peer = startEngine();
+    sink->engine = engine.get();
+    std::atomic<bool> ends{false};
+    std::thread installer([&] {
+        while (!ends) {
+            static_cast<void>(engine->installTransport("null"));
+            static_cast<void>(engine->uninstallTransport("null"));
+        }
+    });
+    const TimePoint limit = Clock::now() + kPatience;
+    while (sink->refused < 20 && Clock::now() < limit) {
+        const auto segment = engine->openSegment(peer->localSegmentName());
+        if (segment) static_cast<void>(engine->closeSegment(*segment));
+    }
+    ends = true;
+    installer.join();
+    EXPECT_GE(sink->refused, 20u) << sink->looks << " looks";
+    sink->engine = nullptr;
+    EXPECT_TRUE(engine->freeEngine());
 }
 
 TEST(Life, InitTwiceIsAnError) {

@@ -21,6 +21,14 @@ class Registration : public testing::Test {
     std::unique_ptr<TransferEngine> engine_ = startEngine();
     Buffer memory_{16 * kPage};
     std::byte* at(std::size_t page) { return memory_.data() + page * kPage; }
+    /// With null alone, which moves nothing and so takes memory of all kinds.
+    void onlyNull() {
+        for (const char* each : {"host", "tcp", "null"}) {
+            if (engine_->getTransport(each) == nullptr) continue;
+            ASSERT_TRUE(engine_->uninstallTransport(each));
+        }
+        ASSERT_TRUE(engine_->installTransport("null"));
+    }
 };
 
 TEST_F(Registration, ZeroLengthIsInvalid) {
@@ -174,8 +182,8 @@ TEST_F(Registration, ARangeCanBeRegisteredAgainAfterItWasUnregistered) {
 }
 
 TEST_F(Registration, ARefusalOfOneTransportIsRolledBackEverywhereAndTheSameRangeWorksLater) {
-    // host cannot copy device memory; installed last, it refuses what tcp has taken before.
-    ASSERT_TRUE(engine_->uninstallTransport("host"));
+    // host cannot copy device memory; installed last, it refuses what null has taken before.
+    onlyNull();
     ASSERT_TRUE(engine_->installTransport("host"));
     const Status refused = engine_->registerLocalMemory(at(0), kPage, "cuda:0");
     expectCode(refused, Code::Unsupported);
@@ -186,13 +194,25 @@ TEST_F(Registration, ARefusalOfOneTransportIsRolledBackEverywhereAndTheSameRange
 }
 
 TEST_F(Registration, TheSameCallWorksOnceTheRefusingTransportIsGone) {
+    onlyNull();
+    ASSERT_TRUE(engine_->installTransport("host"));
     expectCode(engine_->registerLocalMemory(at(0), kPage, "cuda:0"), Code::Unsupported);
     ASSERT_TRUE(engine_->uninstallTransport("host"));
     EXPECT_TRUE(engine_->registerLocalMemory(at(0), kPage, "cuda:0"));
 }
 
+TEST_F(Registration, NoTransportThatCopiesTakesMemoryOfAGpu) {
+    for (const char* transport : {"tcp", "host"}) {
+        onlyNull();
+        ASSERT_TRUE(engine_->installTransport(transport));
+        const Status refused = engine_->registerLocalMemory(at(0), kPage, "cuda:0");
+        expectCode(refused, Code::Unsupported);
+        EXPECT_THAT(refused.message(), HasSubstr("cuda:0"));
+    }
+}
+
 TEST_F(Registration, ATransportThatCannotTakeARegisteredRegionIsNotInstalled) {
-    ASSERT_TRUE(engine_->uninstallTransport("host"));
+    onlyNull();
     ASSERT_TRUE(engine_->registerLocalMemory(at(0), kPage, "cuda:0"));
     expectCode(engine_->installTransport("host"), Code::Unsupported);
     EXPECT_EQ(engine_->getTransport("host"), nullptr);

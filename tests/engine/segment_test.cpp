@@ -290,7 +290,13 @@ TEST_F(Store, AnUnknownNameIsNotFound) {
 TEST_F(Store, ANameOfALivingEngineIsTaken) {
     const auto first = start("taken");
     const auto second = start("taken", Code::AlreadyExists);
-    expectCode(second->allocateBatchID(1), Code::NotInitialised);
+    const auto later = second->allocateBatchID(1);
+    expectCode(later, Code::NotInitialised);
+    EXPECT_NE(later.status().message().find("init failed: AlreadyExists"), std::string::npos)
+        << later.status().toString();
+    const Status again = second->init("p2p", "", "127.0.0.1");
+    expectCode(again, Code::AlreadyExists);
+    EXPECT_NE(again.message().find("make another engine"), std::string::npos) << again.toString();
     // The first is not harmed.
     const auto client = start("client");
     EXPECT_TRUE(client->openSegment("taken"));

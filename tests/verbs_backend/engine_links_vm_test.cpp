@@ -101,45 +101,6 @@ TEST(VerbsVmLinks, AfterTheOnlyPortWasDownForSecondsTransfersWorkAgain) {
     EXPECT_TRUE(engines.remote.holdsPattern(6));
 }
 
-TEST(VerbsVmLinks, ADeviceWhoseAddressGoesIsPassedOverAndWhatItHasIsPublished) {
-    // At the initiator, then at the target.
-    for (const char* device : {"rxe_1a", "rxe_1b"}) {
-        SCOPED_TRACE(device);
-        Engines engines("rxe_0a,rxe_1a", "rxe_0b,rxe_1b", 16u << 20);
-        expectCompleted(runBatch(*engines.a, engines.pieces(Opcode::Write, 1u << 20)), 16u << 20);
-        // As the descriptor of its owner names it, at the other end.
-        const auto gid = [&, is_target = std::string(device) == "rxe_1b"]() -> std::string {
-            const auto desc = is_target ? engines.a->getSegmentDescByID(engines.segment)
-                                        : engines.a->getSegmentDescByID(kLocalSegmentID);
-            for (const DeviceDesc& each : desc ? (*desc)->devices : std::vector<DeviceDesc>())
-                if (each.name == device) return each.gid;
-            return "none";
-        };
-        const std::string had = gid();
-        {
-            BatchHolder batch(*engines.a, 16);
-            engines.local.fillPattern(12);
-            ASSERT_TRUE(batch.submit(engines.pieces(Opcode::Write, 1u << 20)));
-            const AddressGone gone(device);
-            expectCompleted(batch.wait(), 16u << 20);
-            EXPECT_TRUE(engines.remote.holdsPattern(12));
-            engines.local.fillPattern(13);
-            expectCompleted(runBatch(*engines.a, engines.pieces(Opcode::Write, 1u << 20)), 16u << 20);
-            EXPECT_TRUE(engines.remote.holdsPattern(13));
-            EXPECT_TRUE(eventually([&] { return gid() != had; })) << "it is not published";
-        }
-        EXPECT_TRUE(eventually([&] { return gid() == had; })) << gid() << " where there was " << had;
-        // And goes on being of use, whether or not that rail takes part.
-        engines.local.fillPattern(14);
-        expectCompleted(runBatch(*engines.a, engines.pieces(Opcode::Write, 1u << 20)), 16u << 20);
-        EXPECT_TRUE(engines.remote.holdsPattern(14));
-    }
-    // What this leaves of the rail's devices is not the matter of the tests after it.
-    for (const char* end : {"a", "b"})
-        shell(std::string("rdma link delete rxe_1") + end + " && rdma link add rxe_1" + end + " type rxe netdev r1." +
-              end);
-}
-
 TEST(VerbsVmLinks, APeerThatIsStoppedEndsByTheDeadlineAndTheBufferIsFree) {
     Buffer local(4u << 20);
     const ServingProcess peer("rxe_0b", local.size());
