@@ -110,6 +110,14 @@ std::size_t SoftVerbs::pairsOn(const std::string& device) const {
     }));
 }
 
+std::size_t SoftVerbs::connectionsOf(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::count_if(ids_.begin(), ids_.end(), [&](const auto& entry) {
+        const Id& id = entry.second;
+        return id.state == CmState::Connected && id.own.hardware != nullptr && id.own.hardware->name == device;
+    }));
+}
+
 ibv_qp_attr SoftVerbs::lastRoute(const std::string& device) const {
     const std::lock_guard lock(mutex_);
     return find(device)->last_route;

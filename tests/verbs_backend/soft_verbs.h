@@ -67,6 +67,8 @@ class SoftVerbs final : public VerbsApi {
     std::size_t count(const std::string& kind) const;
     /// Queue pairs on a device, and what the last one made ready there was given.
     std::size_t pairsOn(const std::string& device) const;
+    /// Connections of a device that both ends know to stand.
+    std::size_t connectionsOf(const std::string& device) const;
     ibv_qp_attr lastRoute(const std::string& device) const;
     /// Descriptors of dma-bufs that were registered, one entry for each call.
     std::vector<int> dmabufs() const;

@@ -213,7 +213,7 @@ TEST(VerbsRoom, AtTheTargetsBoundThePairThatIsInUseOutlivesOneThatIsNot) {
             // The second connects and never sends anything.
             if (i != 2) use(static_cast<std::size_t>(i - 1));
             if (i == 2) {
-                ASSERT_TRUE(pump(*peers[1], [&] { return soft->pairsOn("s0") == 2; }));
+                ASSERT_TRUE(pump(*peers[1], [&] { return soft->connectionsOf("s2") == 1; }));
                 use(0);
             }
         }
