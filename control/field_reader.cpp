@@ -62,6 +62,11 @@ class FieldReader::Handler : public nlohmann::json_sax<nlohmann::json> {
 };
 
 FieldReader::FieldReader(std::string_view text, std::string what) : what_(std::move(what)) {
+    // For the parser it is the end of the text, whatever follows.
+    if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
+        status_ = Status(Code::ProtocolError, what_ + ": not JSON at byte " + std::to_string(nul));
+        return;
+    }
     Handler handler(*this);
     nlohmann::json::sax_parse(text, &handler);
 }

@@ -462,6 +462,9 @@ std::string Decoder::path() const {
 }  // namespace
 
 Result<SegmentDesc> decodeSegmentDesc(std::string_view text) {
+    // For the parser it is the end of the text, whatever follows.
+    if (const auto nul = text.find('\0'); nul != std::string_view::npos)
+        return {Code::ProtocolError, "segment descriptor: not JSON at byte " + std::to_string(nul)};
     Decoder decoder;
     nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &decoder);
     return decoder.finish(text.size());

@@ -99,6 +99,8 @@ TEST(ControlMessages, WhatIsWrongIsNamed) {
         {"[1]", "not a JSON object"},
         {"7", "not a JSON object"},
         {"{}trailing", "not JSON"},
+        {R"({"version":1,)" + id + R"(,"name":"a","expect":null,"auth":""})" + std::string("\0 ", 2),
+         "not JSON at byte"},
         {R"({"version":1,)" + id + R"(,"name":"a","expect":null,"auth":"")", "not JSON"},
         {R"({"version":1,)" + id + R"(,"name":"a","expect":null})", "'auth' is missing"},
         {R"({"version":1,)" + id + R"(,"name":"a","auth":""})", "'expect' is missing"},

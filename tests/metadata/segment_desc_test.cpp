@@ -275,6 +275,13 @@ TEST(SegmentDesc, TextThatIsNoObjectIsRefused) {
         EXPECT_EQ(decodeSegmentDesc(text).status().code(), Code::ProtocolError) << text;
 }
 
+TEST(SegmentDesc, WhatFollowsANulByteIsNotOverlooked) {
+    const std::string good = R"({"name":"a","protocol":"tcp","buffers":[]})";
+    ASSERT_TRUE(decodeSegmentDesc(good));
+    for (const std::string& rest : {std::string(1, '\0'), std::string("\0{}", 3)})
+        EXPECT_EQ(decodeSegmentDesc(good + rest).status().code(), Code::ProtocolError);
+}
+
 TEST(SegmentDesc, DeepNestingIsRefusedWithoutRecursion) {
     for (const std::string open : {"[", "{\"a\":"}) {
         std::string text = "{\"unknown\":";
