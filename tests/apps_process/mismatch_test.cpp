@@ -6,9 +6,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <optional>
-#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,11 +69,15 @@ struct Said {
 };
 
 std::optional<Said> mismatchIn(const std::string& text) {
-    static const std::regex pattern("MISMATCH at 0x([0-9a-f]+): expected 0x([0-9a-f]{2}), got 0x([0-9a-f]{2});");
-    std::smatch found;
-    if (!std::regex_search(text, found, pattern)) return std::nullopt;
-    const auto number = [&](std::size_t i) { return std::stoull(found[i], nullptr, 16); };
-    return Said{number(1), static_cast<unsigned>(number(2)), static_cast<unsigned>(number(3))};
+    const auto at = text.find("MISMATCH at 0x");
+    if (at == std::string::npos) return std::nullopt;
+    unsigned long long address = 0;
+    Said said;
+    if (std::sscanf(text.c_str() + at, "MISMATCH at 0x%llx: expected 0x%2x, got 0x%2x;", &address, &said.expected,
+                    &said.got) != 3)
+        return std::nullopt;
+    said.address = address;
+    return said;
 }
 
 /// Runs the command with --json: it fails and tells people and programs of the same byte, one that was scribbled on.
