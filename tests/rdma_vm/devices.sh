@@ -7,8 +7,6 @@
 #   devices.sh up                 all of it, VM_RAILS rails
 #   devices.sh link DEVICE down   takes the netdev of a device down
 #   devices.sh link DEVICE up     and up again, with the routes that went with it; returns when its port is active
-#   devices.sh address DEVICE del takes the address of its netdev away, and with it the GID
-#   devices.sh address DEVICE add gives it back; returns when the GID is there
 set -e
 
 netdev() { local name=${1#rxe_}; echo "r${name%?}.${name: -1}"; }
@@ -96,22 +94,6 @@ case $1 in
             # The two ends of a veth pair are one link: both ports come back, when the kernel gets to it.
             active "$2"
             active "$(other "$2")"
-        fi
-        ;;
-    address)
-        if [[ $3 == del ]]; then
-            ip address del "$(address "$2")/24" dev "$(netdev "$2")"
-        else
-            ip address add "$(address "$2")/24" dev "$(netdev "$2")"
-            routes "$2"
-            routes "$(other "$2")"
-            for ((tries = 0; tries < 100; ++tries)); do
-                ! grep -qs "ffff:$(printf '%02x%02x:%02x%02x' $(address "$2" | tr . ' '))" \
-                    /sys/class/infiniband/"$2"/ports/1/gids/* || exit 0
-                sleep 0.1
-            done
-            echo "devices.sh: $2 did not get its GID back" >&2
-            exit 1
         fi
         ;;
     *)

@@ -22,7 +22,6 @@
 namespace troupe::test {
 
 using namespace std::chrono_literals;
-using verbs::testing::AddressGone;
 using verbs::testing::devices;
 using verbs::testing::expectWithin;
 using verbs::testing::isLong;

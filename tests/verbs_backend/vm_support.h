@@ -117,23 +117,6 @@ class LinkDown {
     bool down_ = true;
 };
 
-/// The address of a device's interface is gone until `back`, or until the test leaves. Its GID goes with it.
-class AddressGone {
-  public:
-    explicit AddressGone(std::string device) : device_(std::move(device)) { devices("address " + device_ + " del"); }
-    ~AddressGone() { back(); }
-    AddressGone(const AddressGone&) = delete;
-    AddressGone& operator=(const AddressGone&) = delete;
-    void back() {
-        if (!std::exchange(gone_, false)) return;
-        devices("address " + device_ + " add");
-    }
-
-  private:
-    std::string device_;
-    bool gone_ = true;
-};
-
 /// What netem does to the packets that an interface sends, for as long as this lives.
 class Netem {
   public:
