@@ -1,6 +1,5 @@
 #include "actors/loop.h"
 
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -8,8 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
-#include <system_error>
+#include <utility>
 
 #include <caf/actor_system.hpp>
 #include <caf/logger.hpp>
@@ -17,6 +15,7 @@
 
 #include "actors/hosted_actor.h"
 #include "base/endpoint.h"
+#include "base/quiet_thread.h"
 
 namespace troupe {
 
@@ -151,20 +150,10 @@ Status Loop::start() {
         if (::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0)
             return errnoStatus(Code::ResourceExhausted, "epoll_ctl in loop " + options_.name, errno);
     }
-    // Signals belong to the host program: its own threads take them.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    Status started;
-    try {
-        thread_ = std::thread([this] { threadMain(); });
-        pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
-    } catch (const std::system_error& e) {
-        started = Status(Code::ResourceExhausted, "start the thread of loop " + options_.name + ": " + e.what());
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return started;
+    auto thread = startQuietThread(options_.name.substr(0, 15).c_str(), [this] { threadMain(); });
+    if (!thread) return thread.status();
+    thread_ = std::move(*thread);
+    return Status::ok();
 }
 
 void Loop::stop() {

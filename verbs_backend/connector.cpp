@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "verbs_backend/quiet_thread.h"
+#include "base/quiet_thread.h"
 
 namespace troupe::verbs {
 

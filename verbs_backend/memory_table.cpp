@@ -7,7 +7,7 @@
 #include <iterator>
 #include <thread>
 
-#include "verbs_backend/quiet_thread.h"
+#include "base/quiet_thread.h"
 
 namespace troupe::verbs {
 

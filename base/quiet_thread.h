@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-namespace troupe::verbs {
+namespace troupe {
 
 /// Starts a thread that takes no signals: they belong to the host program, whose own threads take them.
 /// ResourceExhausted: the system gives no thread. `name` has at most 15 bytes, which is all that Linux keeps.
@@ -33,4 +33,4 @@ Result<std::thread> startQuietThread(const char* name, Work&& work) {
     return thread;
 }
 
-}  // namespace troupe::verbs
+}  // namespace troupe
