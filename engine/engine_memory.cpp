@@ -60,7 +60,7 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
 /// What can be said of a region before anybody is asked to take it. Finds out whether it may be written.
 Status checkRegion(const EngineCore& core, Region& region, MemoryRights& rights) {
     if (const Status known = checkLocation(region.location, core.numa_nodes); !known) return known;
-    if (isDeviceLocation(region.location)) return Status::ok();
+    if (region.isOnDevice()) return Status::ok();
     if (const Status mapped = checkMapped(region.range); !mapped) return mapped;
     const auto writable = rights.areAllWritable(region.range);
     if (!writable) return writable.status();

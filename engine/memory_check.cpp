@@ -67,6 +67,4 @@ Status checkLocation(const std::string& location, const std::vector<int>& nodes)
     return {Code::InvalidArgument, quoted + " is no NUMA node of this machine, which has " + known};
 }
 
-bool isDeviceLocation(const std::string& location) { return location.rfind(kGpu, 0) == 0; }
-
 }  // namespace troupe

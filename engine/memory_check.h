@@ -16,7 +16,4 @@ Status checkMapped(const ByteRange& range);
 /// InvalidArgument unless `location` is "*", "cpu:N" with N among `nodes`, which the error names, or "cuda:N".
 Status checkLocation(const std::string& location, const std::vector<int>& nodes);
 
-/// True for memory that only a device has mapped: "cuda:N".
-bool isDeviceLocation(const std::string& location);
-
 }  // namespace troupe

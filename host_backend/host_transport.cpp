@@ -60,7 +60,7 @@ std::vector<Transport::PlacedNic> HostTransport::takeNics() {
 }
 
 Status HostTransport::registerMemory(const Region& region) {
-    if (region.location.rfind("cuda", 0) == 0)
+    if (region.isOnDevice())
         return {Code::Unsupported, "host: " + region.range.toString() + " lies on '" + region.location +
                                        "', which this transport cannot copy"};
     return Status::ok();

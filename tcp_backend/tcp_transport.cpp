@@ -32,7 +32,7 @@ Status TcpTransport::install(const TransportContext& context) {
 }
 
 Status TcpTransport::registerMemory(const Region& region) {
-    if (region.location.rfind("cuda", 0) == 0)
+    if (region.isOnDevice())
         return {Code::Unsupported, "tcp: " + region.range.toString() + " lies on '" + region.location +
                                        "', which this transport cannot send from or receive into"};
     return Status::ok();

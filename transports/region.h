@@ -16,6 +16,9 @@ struct Region {
     bool writable = true;           ///< False: mapped read-only; nothing is ever written to it.
     int file = -1;                  ///< Memory file behind it (see MemoryFile), open while it is registered; -1: none.
     std::uint64_t file_offset = 0;  ///< Of its first byte in the file.
+
+    /// Only a device has it mapped ("cuda:N"): the CPU cannot touch it.
+    bool isOnDevice() const { return location.rfind("cuda:", 0) == 0; }
 };
 
 }  // namespace troupe
