@@ -5,22 +5,10 @@
 // there is work.
 
 #include <algorithm>
-#include <cstring>
 
 #include "verbs_backend/connector.h"
 
 namespace troupe::verbs {
-
-namespace {
-
-bool sameGids(const std::vector<ibv_gid_entry>& a, const std::vector<ibv_gid_entry>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const ibv_gid_entry& one, const ibv_gid_entry& other) {
-        return one.gid_index == other.gid_index && one.gid_type == other.gid_type &&
-               std::memcmp(one.gid.raw, other.gid.raw, sizeof one.gid.raw) == 0;
-    });
-}
-
-}  // namespace
 
 void Connector::handleAsync(std::size_t index) {
     ibv_context* const context = own_[index].device->context();
@@ -103,7 +91,9 @@ void Connector::lookAtPort(std::size_t index) {
     const bool other_lid = own.device->infiniband && before->attributes.lid != now->attributes.lid;
     const bool other_pkey = before->pkey != 0 && now->pkey != 0 && before->pkey != now->pkey;
     const bool renumbered = other_lid || other_pkey;
-    if (!renumbered && sameGids(before->table, now->table)) return;
+    const bool same_gids =
+        std::equal(before->table.begin(), before->table.end(), now->table.begin(), now->table.end(), sameGid);
+    if (!renumbered && same_gids) return;
     log_->info("rdma: {} changed: it is {} now", name, own.device->describe());
     if (renumbered) {
         // They are in every packet.
@@ -117,7 +107,7 @@ void Connector::lookAtPort(std::size_t index) {
                  [&](const auto& gid) { return gid && !now->has(*gid); });
     }
     tellPort(index, PairEvent::Kind::PortChanged, {});
-    if ((other_lid || !sameGids({before->gid}, {now->gid})) && described_anew_) described_anew_();
+    if ((other_lid || !sameGid(before->gid, now->gid)) && described_anew_) described_anew_();
 }
 
 void Connector::queueLost(std::size_t device, std::shared_ptr<const CompletionQueue> queue, const Status& cause) {

@@ -44,9 +44,12 @@ std::optional<ibv_gid_entry> PortView::entryAt(std::uint32_t index) const {
 }
 
 bool PortView::has(const ibv_gid_entry& wanted) const {
-    const auto entry = entryAt(wanted.gid_index);
-    return entry && entry->gid_type == wanted.gid_type &&
-           std::memcmp(entry->gid.raw, wanted.gid.raw, sizeof wanted.gid.raw) == 0;
+    return std::any_of(table.begin(), table.end(), [&](const ibv_gid_entry& entry) { return sameGid(entry, wanted); });
+}
+
+bool sameGid(const ibv_gid_entry& one, const ibv_gid_entry& other) {
+    return one.gid_index == other.gid_index && one.gid_type == other.gid_type &&
+           std::memcmp(one.gid.raw, other.gid.raw, sizeof one.gid.raw) == 0;
 }
 
 Device::~Device() {

@@ -37,6 +37,9 @@ struct PortView {
     bool has(const ibv_gid_entry& entry) const;
 };
 
+/// The same address in the same place of the table.
+bool sameGid(const ibv_gid_entry& one, const ibv_gid_entry& other);
+
 /// One port of a device with what is made on it: protection domain and completion queue. Shared by its VerbsNic, the
 /// Connector and the MemoryTable; closed with the last of them. Any thread may read it; what changes is in snapshots,
 /// of which the Connector's thread is the only writer.
