@@ -106,7 +106,8 @@ std::string findProgram(const std::string& name) {
 Status draw(const std::string& file, const std::string& picture) {
     const std::string program = findProgram("dot");
     if (program.empty())
-        return {Code::Unsupported, "--svg needs Graphviz, whose program 'dot' is not on PATH: apt-get install graphviz"};
+        return {Code::Unsupported,
+                "--svg needs Graphviz, whose program 'dot' is not on PATH: apt-get install graphviz"};
     auto dot = ChildProcess::start({program, "-Tsvg", "-o", file});
     if (!dot) return dot.status();
     if (const Status written = dot->writeLine(picture); !written) return written;
