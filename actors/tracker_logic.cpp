@@ -25,6 +25,10 @@ constexpr std::uint16_t kMostMoves = 32;
 // Windows of each path that may be sent again before anything has arrived: to lose all paths a few times is no storm.
 constexpr std::uint64_t kWindowsToRetry = 8;
 
+// Runs that are looked at past those whose near devices are busy, each time: more than the locations of a machine, so that
+// a few that alternate hold nobody up, and few enough that a long queue costs little.
+constexpr std::size_t kMostPassed = 64;
+
 std::uint64_t workerBit(std::uint32_t worker) { return 1ull << std::min<std::uint32_t>(worker, 63); }
 
 ByteRange sourceOf(const Task& task) { return {reinterpret_cast<std::uint64_t>(task.local), task.length}; }
@@ -224,9 +228,10 @@ void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
         return r.merge && r.limit == UINT64_MAX && r.worker == Run::kAnyWorker && r.failed_on == Run::kAnyWorker;
     };
     // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its
-    // end.
+    // end. Where it matters, a run is of one location, so that it waits for the devices near to all of it.
     const bool extends = !pending.empty() && pending.last->batch == run.batch && pending.last->end == run.next &&
-                         plain(run) && run.offset == 0 && plain(*pending.last);
+                         plain(run) && run.offset == 0 && plain(*pending.last) &&
+                         (!peers_[peer].has_far || isOfOneLocation(*pending.last, run));
     if (extends)
         pending.last->end = run.end;
     else
@@ -270,12 +275,21 @@ const std::string* TrackerLogic::sourceLocation(const Run& run) {
     return region != nullptr && region->location != "*" ? &region->location : nullptr;
 }
 
+/// Whether `next` begins in memory of the location in which `run` ends.
+bool TrackerLogic::isOfOneLocation(const Run& run, const Run& next) {
+    Run last = run;
+    last.next = run.end - 1;
+    last.offset = 0;
+    const std::string* one = sourceLocation(last);
+    const std::string* other = sourceLocation(next);
+    return one == other || (one != nullptr && other != nullptr && *one == *other);
+}
+
 /// The ladder: the best transport that has a path which is not lost, and of its paths the nearest with room. One that
 /// came back is tried with one flight at a time while others are known to work. Work is pulled over all Nics that are
 /// near its memory, and over the others only where there are none of those: what crosses to another node is slower,
 /// and in the way of what belongs there.
-TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer) {
-    const Run& run = *peer.pending.first;
+TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer, const Run& run) {
     if (run.worker != Run::kAnyWorker) {
         for (Path& path : peer.paths)
             if (path.worker == run.worker && !path.retired) return hasRoom(path) ? &path : nullptr;
@@ -317,25 +331,34 @@ TrackerLogic::Path* TrackerLogic::anyPathWithRoom(PeerState& peer) {
     return nullptr;
 }
 
-void TrackerLogic::skipEnded(RunQueue& pending) {
-    while (!pending.empty()) {
-        Run& run = *pending.first;
-        while (run.next < run.end && run.batch->task(run.next).doomed != Code::Ok) {
-            ++run.next;
-            run.offset = 0;
+/// `run`, or the first after it, that has something to send; those before it that have nothing are dropped.
+Run* TrackerLogic::skipEnded(RunQueue& pending, Run* run) {
+    while (run != nullptr) {
+        while (run->next < run->end && run->batch->task(run->next).doomed != Code::Ok) {
+            ++run->next;
+            run->offset = 0;
         }
-        if (run.next < run.end) return;
-        runs_.drop(pending, run);
+        if (run->next < run->end) return run;
+        Run* after = run->after;
+        runs_.drop(pending, *run);
+        run = after;
     }
+    return nullptr;
 }
 
+/// First come first served, but that work whose near devices are busy is passed by work that is near to others.
 void TrackerLogic::fill(std::uint32_t index) {
     PeerState& peer = peers_[index];
-    skipEnded(peer.pending);
-    while (!peer.pending.empty()) {
-        Path* path = pathWithRoom(peer);
-        if (path == nullptr) break;
-        Flight flight = cut(peer, workers_[path->worker]);
+    std::size_t passed = 0;
+    Run* run = skipEnded(peer.pending, peer.pending.first);
+    while (run != nullptr) {
+        Path* path = pathWithRoom(peer, *run);
+        if (path == nullptr) {
+            if (!peer.has_far || ++passed > kMostPassed) break;
+            run = skipEnded(peer.pending, run->after);
+            continue;
+        }
+        Flight flight = cut(peer, *run, workers_[path->worker]);
         for (std::uint32_t i = 0; i < flight.task_count; ++i) {
             Task& task = flight.batch->task(flight.first_task + i);
             ++task.in_flight;
@@ -345,7 +368,7 @@ void TrackerLogic::fill(std::uint32_t index) {
         path->bytes += flight.length;
         ++path->flights;
         path->train.flights.push_back(flight);
-        skipEnded(peer.pending);
+        run = skipEnded(peer.pending, run);
     }
     for (Path& path : peer.paths) {
         if (path.train.flights.empty()) continue;
@@ -357,9 +380,8 @@ void TrackerLogic::fill(std::uint32_t index) {
     }
 }
 
-/// Takes the next flight off the first pending run: several whole adjacent tasks, or a piece of one.
-Flight TrackerLogic::cut(PeerState& peer, const Worker& worker) {
-    Run& run = *peer.pending.first;
+/// Takes the next flight off the run: several whole adjacent tasks, or a piece of one.
+Flight TrackerLogic::cut(const PeerState& peer, Run& run, const Worker& worker) {
     Batch& batch = *run.batch;
     const Task& head = batch.task(run.next);
     const std::uint64_t stop = std::min(run.limit, head.length);

@@ -93,16 +93,17 @@ class TrackerLogic {
     void enqueue(std::uint32_t peer, const Run& run);
     static bool anyUsable(const PeerState& peer, std::uint32_t but = Run::kAnyWorker);
     bool hasRoom(const Path& path) const;
-    Path* pathWithRoom(PeerState& peer);
+    Path* pathWithRoom(PeerState& peer, const Run& run);
     Path* anyPathWithRoom(PeerState& peer);
     const std::string* sourceLocation(const Run& run);
+    bool isOfOneLocation(const Run& run, const Run& next);
     void onPath(std::uint32_t worker, const SliceReport::Path& change);
     static Status withFirstCause(const Status& last, bool retryable, const Status& first);
     static bool charge(Task& task, std::uint64_t incident, bool elsewhere);
     std::string usedUp(const PeerState& peer) const;
     void fill(std::uint32_t index);
-    void skipEnded(RunQueue& pending);
-    Flight cut(PeerState& peer, const Worker& worker);
+    Run* skipEnded(RunQueue& pending, Run* run);
+    Flight cut(const PeerState& peer, Run& run, const Worker& worker);
 
     void onFailed(std::uint32_t worker, const SliceReport::Failed& failed);
     void note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident,

@@ -1064,6 +1064,29 @@ TEST_F(NearAndFar, EachNodesMemoryHasItsOwn) {
     EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{2, 500}}));
 }
 
+TEST_F(NearAndFar, WorkWhoseNicsAreBusyHoldsUpNobodyWhoseNicIsNot) {
+    submit({spec(0, 16000), spec(quarter_, 500)});
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{0, 1000}, {1, 1000}, {2, 500}}));
+    // Also of later submits, and when the locations take turns.
+    const auto sent = std::exchange(output_.trains, {});
+    submit({spec(100, 50), spec(quarter_ + 500, 100), spec(200, 50), spec(quarter_ + 700, 100)});
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{2, 200}}));
+    for (const auto& train : sent)
+        for (const Flight& flight : train.train.flights) succeed(flight, train.worker);
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{0, 1000}, {1, 1000}, {2, 200}}));
+}
+
+TEST_F(NearAndFar, WhatEndsWhileItIsPassedIsTakenOutOfTheQueue) {
+    auto ends = spec(100, 50);
+    ends.deadline = now_ + std::chrono::seconds(1);
+    submit({spec(0, 4000)});
+    submit({ends});
+    tracker_.onTimer(now_ + std::chrono::seconds(2));
+    tracker_.flush();
+    submit({spec(quarter_, 500)});
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{0, 1000}, {1, 1000}, {2, 500}}));
+}
+
 TEST_F(NearAndFar, MemoryThatDoesNotSayOrThatTheMatrixLacksIsNearToAll) {
     for (const std::uint64_t part : {2, 3}) {
         submit({spec(part * quarter_, 3000)});
