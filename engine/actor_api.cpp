@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +20,7 @@
 #include <caf/typed_response_promise.hpp>
 
 #include "actors/hosted_actor.h"
+#include "base/quiet_thread.h"
 #include "engine/engine_core.h"
 #include "engine/transfer_engine.h"
 
@@ -96,12 +96,12 @@ class CallThread {
             return job(canceled());
         }
         if (!thread_.joinable()) {
-            try {
-                thread_ = std::thread([this] { work(); });
-            } catch (const std::system_error& error) {
+            auto thread = startQuietThread("troupe.calls", [this] { work(); });
+            if (!thread) {
                 lock.unlock();
-                return job(Status(Code::ResourceExhausted, std::string("start a thread for it: ") + error.what()));
+                return job(thread.status());
             }
+            thread_ = std::move(*thread);
         }
         jobs_.push_back(std::move(job));
         wake_.notify_all();

@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/quiet_thread.h"
+
 namespace troupe {
 
 namespace {
@@ -58,15 +60,13 @@ void RedisPasswordFile::refused() {
     takeOver();
     if (reading_) return;
     auto reading = std::make_shared<Reading>();
-    try {
-        reading->thread = std::thread([reading, path = path_] {
-            reading->found = readPasswordFile(path);
-            reading->done.store(true, std::memory_order_release);
-        });
-    } catch (const std::system_error&) {
-        // No thread to be had; the next refusal tries again.
-        return;
-    }
+    auto thread = startQuietThread("troupe.passwd", [reading, path = path_] {
+        reading->found = readPasswordFile(path);
+        reading->done.store(true, std::memory_order_release);
+    });
+    // With no thread to be had the next refusal tries again.
+    if (!thread) return;
+    reading->thread = std::move(*thread);
     reading_ = std::move(reading);
 }
 
