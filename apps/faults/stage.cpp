@@ -59,7 +59,10 @@ Stage::~Stage() {
 Result<Round> Stage::run() {
     if (const Status up = open(); !up) return up;
     const std::size_t descriptors = openDescriptors();
+    // What was carried while the scene was set is not of the time before the fault.
     began_ = Clock::now();
+    bytes_at_begin_ = peers_.front().traffic->tally().bytes;
+    bystander_bytes_at_begin_ = bystanderBytes();
     for (const Step& step : scenario_.steps)
         if (const Status done = carryOut(step); !done) return done;
     const auto well = awaitRecovery();
@@ -277,9 +280,9 @@ void Stage::finish() {
         if (!redis_ && victim.firstSuccess()) round_.recovered = *victim.firstSuccess() - *healed_at_;
         const Duration before = *fault_at_ - began_;
         const Duration during = *healed_at_ - *fault_at_;
-        round_.lost =
-            lostShare(perSecond(bytes_at_fault_, before), perSecond(bytes_at_heal_ - bytes_at_fault_, during));
-        round_.bystanders_lost = lostShare(perSecond(bystander_bytes_at_fault_, before),
+        round_.lost = lostShare(perSecond(bytes_at_fault_ - bytes_at_begin_, before),
+                                perSecond(bytes_at_heal_ - bytes_at_fault_, during));
+        round_.bystanders_lost = lostShare(perSecond(bystander_bytes_at_fault_ - bystander_bytes_at_begin_, before),
                                            perSecond(bystander_bytes_at_heal_ - bystander_bytes_at_fault_, during));
     }
     for (std::size_t i = 0; i < peers_.size(); ++i) {

@@ -106,7 +106,9 @@ class Stage {
     TimePoint began_{};
     std::optional<TimePoint> fault_at_;
     std::optional<TimePoint> healed_at_;
+    std::uint64_t bytes_at_begin_ = 0;
     std::uint64_t bytes_at_fault_ = 0;
+    std::uint64_t bystander_bytes_at_begin_ = 0;
     std::uint64_t bystander_bytes_at_fault_ = 0;
     std::uint64_t bytes_at_heal_ = 0;
     std::uint64_t bystander_bytes_at_heal_ = 0;
