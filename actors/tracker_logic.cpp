@@ -25,8 +25,8 @@ constexpr std::uint16_t kMostMoves = 32;
 // Windows of each path that may be sent again before anything has arrived: to lose all paths a few times is no storm.
 constexpr std::uint64_t kWindowsToRetry = 8;
 
-// Runs that are looked at past those whose near devices are busy, each time: more than the locations of a machine, so that
-// a few that alternate hold nobody up, and few enough that a long queue costs little.
+// Runs that are looked at past those whose near devices are busy, each time: more than the locations of a machine, so
+// that a few that alternate hold nobody up, and few enough that a long queue costs little.
 constexpr std::size_t kMostPassed = 64;
 
 std::uint64_t workerBit(std::uint32_t worker) { return 1ull << std::min<std::uint32_t>(worker, 63); }
@@ -268,11 +268,11 @@ bool TrackerLogic::hasRoom(const Path& path) const {
     return path.bytes == 0 || (path.bytes < nic.window_bytes && path.flights < nic.window_requests);
 }
 
-/// Where the run's next byte lies; null: it makes no difference to the choice of a path.
-const std::string* TrackerLogic::sourceLocation(const Run& run) {
+/// Where the run's next byte lies; "*": it makes no difference to the choice of a path.
+std::string TrackerLogic::sourceLocation(const Run& run) {
     const auto addr = reinterpret_cast<std::uint64_t>(run.batch->task(run.next).local) + run.offset;
     const Region* region = region_map_.get().find(addr);
-    return region != nullptr && region->location != "*" ? &region->location : nullptr;
+    return region != nullptr ? region->locationOf(addr) : "*";
 }
 
 /// Whether `next` begins in memory of the location in which `run` ends.
@@ -280,9 +280,7 @@ bool TrackerLogic::isOfOneLocation(const Run& run, const Run& next) {
     Run last = run;
     last.next = run.end - 1;
     last.offset = 0;
-    const std::string* one = sourceLocation(last);
-    const std::string* other = sourceLocation(next);
-    return one == other || (one != nullptr && other != nullptr && *one == *other);
+    return sourceLocation(last) == sourceLocation(next);
 }
 
 /// The ladder: the best transport that has a path which is not lost, and of its paths the nearest with room. One that
@@ -296,10 +294,10 @@ TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer, const Run& run) 
         return nullptr;
     }
     const bool failed = run.failed_on != Run::kAnyWorker;
-    const std::string* location = peer.has_far && !failed ? sourceLocation(run) : nullptr;
+    const std::string location = peer.has_far && !failed ? sourceLocation(run) : "*";
     const auto is_second_choice = [&](const Path& path) {
         return peer.has_far &&
-               (location != nullptr ? workers_[path.worker].isFarFrom(*location) : path.worker == run.failed_on);
+               (location != "*" ? workers_[path.worker].isFarFrom(location) : path.worker == run.failed_on);
     };
     const Path* sure = nullptr;
     Path* second = nullptr;
@@ -404,6 +402,9 @@ Flight TrackerLogic::cut(const PeerState& peer, Run& run, const Worker& worker) 
     } else if (flight.length > worker.nic.slice_bytes) {
         const std::uint64_t piece = std::max(worker.nic.slice_bytes, worker.nic.window_bytes / kFlightsPerWindow);
         flight.length = std::min(flight.length, piece);
+        // Each part of the memory by the devices that are near to it.
+        if (const Region* region = peer.has_far ? region_map_.get().find(local.addr) : nullptr)
+            flight.length = std::min(flight.length, region->endOfPart(local.addr) - local.addr);
     } else if (run.merge && run.offset == 0 && stop == head.length) {
         while (run.next + flight.task_count < run.end) {
             const Task& task = batch.task(run.next + flight.task_count);

@@ -95,7 +95,7 @@ class TrackerLogic {
     bool hasRoom(const Path& path) const;
     Path* pathWithRoom(PeerState& peer, const Run& run);
     Path* anyPathWithRoom(PeerState& peer);
-    const std::string* sourceLocation(const Run& run);
+    std::string sourceLocation(const Run& run);
     bool isOfOneLocation(const Run& run, const Run& next);
     void onPath(std::uint32_t worker, const SliceReport::Path& change);
     static Status withFirstCause(const Status& last, bool retryable, const Status& first);

@@ -1,7 +1,6 @@
 // TransferEngine: registering memory.
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -59,7 +58,10 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
 
 /// What can be said of a region before anybody is asked to take it. Finds out whether it may be written.
 Status checkRegion(const EngineCore& core, Region& region, MemoryRights& rights) {
-    if (const Status known = checkLocation(region.location, core.numa_nodes); !known) return known;
+    auto location = readLocation(region.location, core.numa_nodes);
+    if (!location) return location.status();
+    if (location->kind == Location::Kind::Segments)
+        region.parts = std::make_shared<const Location>(std::move(*location));
     if (region.isOnDevice()) return Status::ok();
     if (const Status mapped = checkMapped(region.range); !mapped) return mapped;
     const auto writable = rights.areAllWritable(region.range);
@@ -80,16 +82,6 @@ Status registerOne(EngineCore& core, Region wanted, bool update_metadata) {
     core.regions.commit(region->id);
     if (update_metadata) caf::anon_send(core.directory, PublishLocal{});
     return Status::ok();
-}
-
-/// N of "cpu:N"; -1: no NUMA node is meant.
-int nodeOf(const std::string& location) {
-    constexpr std::string_view kPrefix = "cpu:";
-    int node = -1;
-    if (location.rfind(kPrefix, 0) != 0) return -1;
-    const char* const last = location.data() + location.size();
-    const auto [rest, error] = std::from_chars(location.data() + kPrefix.size(), last, node);
-    return error == std::errc() && rest == last ? node : -1;
 }
 
 }  // namespace
@@ -166,8 +158,9 @@ Result<void*> TransferEngine::allocateLocalMemory(std::size_t size, const std::s
                                                   bool huge_pages) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    if (const Status known = checkLocation(location, core.numa_nodes); !known) return known;
-    auto memory = MemoryFile::create(size, huge_pages, nodeOf(location));
+    const auto where = readLocation(location, core.numa_nodes);
+    if (!where) return where.status();
+    auto memory = MemoryFile::create(size, huge_pages, *where);
     if (!memory) return memory.status();
     void* const addr = (*memory)->data();
     Region region = regionOf(addr, size, location, remote_accessible);

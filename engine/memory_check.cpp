@@ -6,30 +6,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 namespace troupe {
 
 namespace {
 
-constexpr std::string_view kNode = "cpu:";
-constexpr std::string_view kGpu = "cuda:";
-
-// Linux counts at most 1024 NUMA nodes (NODES_SHIFT); no machine has as many GPUs.
-constexpr std::size_t kMaxDigits = 4;
+constexpr std::size_t kQuoted = 64;
 
 /// msync(2) with MS_ASYNC alone writes nothing (since Linux 2.6.19); it walks the mappings of the range and is ENOMEM
 /// at the first gap. `addr` is a page's.
 bool isMapped(std::uint64_t addr, std::uint64_t length) {
     return ::msync(reinterpret_cast<void*>(addr), length, MS_ASYNC) == 0 || errno != ENOMEM;
-}
-
-bool isNumbered(const std::string& location, std::string_view prefix) {
-    if (location.rfind(prefix, 0) != 0) return false;
-    const std::string_view number = std::string_view(location).substr(prefix.size());
-    return !number.empty() && number.size() <= kMaxDigits &&
-           std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 }  // namespace
@@ -52,19 +40,17 @@ Status checkMapped(const ByteRange& range) {
                                        "; register memory after it is mapped, and unregister it before it is unmapped"};
 }
 
-Status checkLocation(const std::string& location, const std::vector<int>& nodes) {
-    if (location == "*" || isNumbered(location, kGpu)) return Status::ok();
-    constexpr std::size_t kQuoted = 64;
-    const std::string quoted = "location '" + location.substr(0, kQuoted) + "'";
-    if (!isNumbered(location, kNode))
-        return {Code::InvalidArgument, quoted + " is none of \"*\", \"cpu:N\" (a NUMA node) and \"cuda:N\" (a GPU)"};
-    std::string known;
-    for (const int node : nodes) {
-        const std::string name = std::string(kNode) + std::to_string(node);
-        if (location == name) return Status::ok();
-        known += (known.empty() ? "" : ", ") + name;
+Result<Location> readLocation(const std::string& text, const std::vector<int>& nodes) {
+    auto location = parseLocation(text);
+    if (!location || location->kind == Location::Kind::Any || location->kind == Location::Kind::Cuda) return location;
+    for (const int node : location->numbers) {
+        if (std::find(nodes.begin(), nodes.end(), node) != nodes.end()) continue;
+        std::string known;
+        for (const int each : nodes) known += (known.empty() ? "cpu:" : ", cpu:") + std::to_string(each);
+        return Status(Code::InvalidArgument, "location '" + text.substr(0, kQuoted) + "': cpu:" + std::to_string(node) +
+                                                 " is no NUMA node of this machine, which has " + known);
     }
-    return {Code::InvalidArgument, quoted + " is no NUMA node of this machine, which has " + known};
+    return location;
 }
 
 }  // namespace troupe

@@ -5,6 +5,7 @@
 
 #include "base/byte_range.h"
 #include "base/status.h"
+#include "topology/location.h"
 
 namespace troupe {
 
@@ -13,7 +14,8 @@ namespace troupe {
 /// change as soon as it has returned. Ok for ranges that are empty or wrap. Any thread.
 Status checkMapped(const ByteRange& range);
 
-/// InvalidArgument unless `location` is "*", "cpu:N" with N among `nodes`, which the error names, or "cuda:N".
-Status checkLocation(const std::string& location, const std::vector<int>& nodes);
+/// InvalidArgument unless `text` is "*", "cuda:N", or "cpu:N" or "segments:..." with every node among `nodes`, which
+/// the error names.
+Result<Location> readLocation(const std::string& text, const std::vector<int>& nodes);
 
 }  // namespace troupe

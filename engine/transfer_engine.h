@@ -107,11 +107,12 @@ class TransferEngine {
 
     /// Makes [addr, addr + length) usable as source, and reachable by peers when `remote_accessible`.
     /// InvalidArgument: zero length, null, wraps, or a part of it is not mapped (the error names the first such
-    /// address; "cuda:N" is not looked at); a `location` that is none of "*", "cpu:N" and "cuda:N", or a NUMA node that
-    /// this machine does not have (the error names those it has). AddressOverlapped: shares bytes with another region
-    /// (touching is fine). The transports' errors roll everything back. `update_metadata`: the record in the store
-    /// follows, at once after a quiet time, else when it is paid for (docs/redis.md, "What N regions cost"); false: not
-    /// before the next update. Access is not affected by either.
+    /// address; "cuda:N" is not looked at); a `location` that is none of "*", "cpu:N", "cuda:N" and
+    /// "segments:BYTES:N,N,..." (equal parts, of whole multiples of BYTES, on these NUMA nodes in turn), or a NUMA node
+    /// that this machine does not have (the error names those it has). AddressOverlapped: shares bytes with another
+    /// region (touching is fine). The transports' errors roll everything back. `update_metadata`: the record in the
+    /// store follows, at once after a quiet time, else when it is paid for (docs/redis.md, "What N regions cost");
+    /// false: not before the next update. Access is not affected by either.
     Status registerLocalMemory(void* addr, std::size_t length, const std::string& location = "*",
                                bool remote_accessible = true, bool update_metadata = true);
     /// All or nothing.
@@ -131,10 +132,10 @@ class TransferEngine {
 
     /// Memory of the engine's own, registered as one region of `size` bytes. Processes of this host reach it by mapping
     /// it, which is twice as fast as copying from and to memory that the application brings. Whole pages, zeroed, all
-    /// there when it returns; `huge_pages`: from the pool of 2 MiB pages. `location` "cpu:N": from that NUMA node as
-    /// long as it has room. The pointer is good until freeLocalMemory or the engine's destruction; a child made by fork
-    /// does not have the memory. InvalidArgument: no bytes. ResourceExhausted names the size, what can be had, and the
-    /// remedy; the machine is not driven out of memory.
+    /// there when it returns; `huge_pages`: from the pool of 2 MiB pages. `location` "cpu:N" or
+    /// "segments:...": from those NUMA nodes as long as they have room. The pointer is good until freeLocalMemory or
+    /// the engine's destruction; a child made by fork does not have the memory. InvalidArgument: no bytes.
+    /// ResourceExhausted names the size, what can be had, and the remedy; the machine is not driven out of memory.
     Result<void*> allocateLocalMemory(std::size_t size, const std::string& location = "*",
                                       bool remote_accessible = true, bool huge_pages = false);
     /// Unregisters and unmaps it. AddressNotRegistered: no such memory, or freed. The errors of unregisterLocalMemory,

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "topology/sysfs.h"
+#include "topology/location.h"
 
 namespace troupe {
 
@@ -15,8 +15,6 @@ namespace {
 
 // A device with less than this share of the speed of the fastest one that is as near is not preferred.
 constexpr std::uint32_t kSlowShare = 4;
-constexpr std::size_t kMaxParts = 1024;
-constexpr int kMaxNumber = 65535;
 
 bool matchesAny(const std::string& name, const std::vector<std::string>& patterns) {
     return std::any_of(patterns.begin(), patterns.end(),
@@ -59,11 +57,6 @@ LocationRanking rankFrom(const std::string& location, const Place& place, const 
         row.devices.push_back(std::move(ranked));
     }
     return row;
-}
-
-Status badLocation(std::string_view text) {
-    return {Code::InvalidArgument, "'" + std::string(text.substr(0, 64)) +
-                                       "' is no location; there are *, cpu:N, cuda:N and segments:BYTES:N,N,..."};
 }
 
 }  // namespace
@@ -123,57 +116,6 @@ Result<PriorityMatrix> parsePriorityMatrix(std::string_view text) {
         matrix.try_emplace(location);
     }
     return matrix;
-}
-
-Result<Location> parseLocation(std::string_view text) {
-    Location location;
-    if (text == "*") return location;
-    const auto number = [](std::string_view digits) -> int {
-        const auto value = sysfs::toInt(digits);
-        return value && *value >= 0 && *value <= kMaxNumber && digits[0] != '-' ? *value : -1;
-    };
-    const auto colon = text.find(':');
-    if (colon == std::string_view::npos) return badLocation(text);
-    const std::string_view kind = text.substr(0, colon);
-    std::string_view rest = text.substr(colon + 1);
-    if (kind == "cpu" || kind == "cuda") {
-        location.kind = kind == "cpu" ? Location::Kind::Cpu : Location::Kind::Cuda;
-        location.numbers = {number(rest)};
-    } else if (kind == "segments") {
-        location.kind = Location::Kind::Segments;
-        const auto second = rest.find(':');
-        if (second == std::string_view::npos) return badLocation(text);
-        const auto granule = sysfs::toInt(rest.substr(0, second));
-        if (!granule || *granule <= 0) return badLocation(text);
-        location.granule = static_cast<std::uint64_t>(*granule);
-        rest.remove_prefix(second + 1);
-        for (;;) {
-            const auto comma = rest.find(',');
-            location.numbers.push_back(number(rest.substr(0, comma)));
-            if (comma == std::string_view::npos || location.numbers.size() == kMaxParts) break;
-            rest.remove_prefix(comma + 1);
-        }
-        if (location.numbers.size() == kMaxParts) return badLocation(text);
-    } else {
-        return badLocation(text);
-    }
-    if (std::find(location.numbers.begin(), location.numbers.end(), -1) != location.numbers.end())
-        return badLocation(text);
-    return location;
-}
-
-std::string Location::at(std::uint64_t offset, std::uint64_t length) const {
-    switch (kind) {
-        case Kind::Any: return "*";
-        case Kind::Cpu: return "cpu:" + std::to_string(numbers.front());
-        case Kind::Cuda: return "cuda:" + std::to_string(numbers.front());
-        case Kind::Segments: break;
-    }
-    // The smallest multiple of the granule with which all parts hold the region.
-    const std::uint64_t share = length / numbers.size() + (length % numbers.size() != 0 ? 1 : 0);
-    const std::uint64_t part = std::max<std::uint64_t>((share + granule - 1) / granule, 1) * granule;
-    const std::size_t index = std::min<std::uint64_t>(offset / part, numbers.size() - 1);
-    return "cpu:" + std::to_string(numbers[index]);
 }
 
 }  // namespace troupe

@@ -51,17 +51,4 @@ PriorityMatrix toMatrix(const Ranking& ranking);
 /// is wrong: no such form, a location that is none, a device twice in one location.
 Result<PriorityMatrix> parsePriorityMatrix(std::string_view json);
 
-/// Where a region's memory lies. "*": not said. "cpu:N", "cuda:N". "segments:<bytes>:<n>,<n>,...": equal parts, each
-/// but the last of whole multiples of <bytes>, on these nodes in turn.
-struct Location {
-    enum class Kind { Any, Cpu, Cuda, Segments } kind = Kind::Any;
-    std::vector<int> numbers;      ///< Of the node or GPU; of each part.
-    std::uint64_t granule = 4096;  ///< Segments.
-
-    /// The location ("cpu:1") of the byte `offset` of a region of `length` bytes.
-    std::string at(std::uint64_t offset, std::uint64_t length) const;
-};
-/// InvalidArgument names the text.
-Result<Location> parseLocation(std::string_view text);
-
 }  // namespace troupe

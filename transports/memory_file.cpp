@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <string>
@@ -53,6 +54,17 @@ void preferNode(std::byte* data, std::uint64_t bytes, int numa_node) {
     mask[node / kWordBits] = 1ul << (node % kWordBits);
     [[maybe_unused]] const long bound =
         ::syscall(SYS_mbind, data, static_cast<unsigned long>(bytes), MPOL_PREFERRED, mask, kMaskBits, 0u);
+}
+
+/// A page that two parts share goes to the first of them.
+void preferNodes(std::byte* data, std::uint64_t bytes, std::uint64_t page, const Location& where) {
+    if (where.kind != Location::Kind::Cpu && where.kind != Location::Kind::Segments) return;
+    for (std::uint64_t at = 0; at < bytes;) {
+        const std::uint64_t end = where.endOfPart(at, bytes);
+        const std::uint64_t whole = std::min(bytes, (end + page - 1) / page * page);
+        preferNode(data + at, whole - at, where.nodeAt(at, bytes));
+        at = whole;
+    }
 }
 
 /// Makes every page exist. False with errno when there is no memory for one.
@@ -110,7 +122,7 @@ Result<FileMapping> FileMapping::ofForeign(const UniqueFd& file, std::uint64_t b
 
 // --- MemoryFile --------------------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<MemoryFile>> MemoryFile::create(std::uint64_t bytes, bool huge_pages, int numa_node) {
+Result<std::unique_ptr<MemoryFile>> MemoryFile::create(std::uint64_t bytes, bool huge_pages, const Location& where) {
     const std::uint64_t page = huge_pages ? kHugePage : static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     if (bytes == 0 || bytes > INT64_MAX - page)
         return {Code::InvalidArgument, "memory of " + std::to_string(bytes) + " bytes cannot be allocated"};
@@ -132,7 +144,7 @@ Result<std::unique_ptr<MemoryFile>> MemoryFile::create(std::uint64_t bytes, bool
     auto mapping = FileMapping::map(made->fd(), whole);
     if (!mapping) return refused(ENOMEM, "memory", whole, huge_pages);
     made->mapping_ = std::move(*mapping);
-    preferNode(made->data(), whole, numa_node);
+    preferNodes(made->data(), whole, page, where);
     if (!populate(made->data(), whole, made->fd())) return refused(errno, "memory", whole, huge_pages);
     return made;
 }

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "topology/location.h"
 
 namespace troupe {
 
@@ -46,9 +47,9 @@ class FileMapping {
 class MemoryFile {
   public:
     /// `bytes` > 0, rounded up to whole pages, which exist when it returns. `huge_pages`: from the pool of 2 MiB pages.
-    /// `numa_node` >= 0: taken from that node as long as it has room. ResourceExhausted names the size and the remedy;
-    /// Unsupported: no memfd on this system.
-    static Result<std::unique_ptr<MemoryFile>> create(std::uint64_t bytes, bool huge_pages, int numa_node = -1);
+    /// `where` cpu or segments: taken from those nodes as long as they have room, by whole pages. ResourceExhausted
+    /// names the size and the remedy; Unsupported: no memfd on this system.
+    static Result<std::unique_ptr<MemoryFile>> create(std::uint64_t bytes, bool huge_pages, const Location& where = {});
 
     std::byte* data() const { return mapping_.data(); }
     std::uint64_t size() const { return mapping_.size(); }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/byte_range.h"
+#include "topology/location.h"
 
 namespace troupe {
 
@@ -11,11 +13,22 @@ namespace troupe {
 struct Region {
     std::uint64_t id = 0;  ///< Unique in the engine's life, never reused: the generation of the descriptor.
     ByteRange range;
-    std::string location = "*";     ///< "cpu:0", "cuda:1", or "*" for unknown.
+    std::string location = "*";  ///< "cpu:0", "cuda:1", "segments:4096:0,1", or "*" for unknown.
+    std::shared_ptr<const Location>
+        parts;                      ///< Of "segments:...": the location, parsed. Null: all of it is at one place.
     bool remote_accessible = true;  ///< Peers may read it, and write it if it is writable.
     bool writable = true;           ///< False: mapped read-only; nothing is ever written to it.
     int file = -1;                  ///< Memory file behind it (see MemoryFile), open while it is registered; -1: none.
     std::uint64_t file_offset = 0;  ///< Of its first byte in the file.
+
+    /// Where the byte at `addr`, which is in its range, lies: "cpu:1".
+    std::string locationOf(std::uint64_t addr) const {
+        return parts ? parts->at(addr - range.addr, range.length) : location;
+    }
+    /// The first address after that place.
+    std::uint64_t endOfPart(std::uint64_t addr) const {
+        return parts ? range.addr + parts->endOfPart(addr - range.addr, range.length) : range.end();
+    }
 
     /// Only a device has it mapped ("cuda:N"): the CPU cannot touch it.
     bool isOnDevice() const { return location.rfind("cuda:", 0) == 0; }

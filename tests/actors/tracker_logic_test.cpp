@@ -1087,6 +1087,20 @@ TEST_F(NearAndFar, WhatEndsWhileItIsPassedIsTakenOutOfTheQueue) {
     EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{0, 1000}, {1, 1000}, {2, 500}}));
 }
 
+TEST_F(NearAndFar, EachPartOfARegionIsCarriedByTheNicsNearToIt) {
+    const Region first = *regions_.beginRemoval(region_.range.addr);
+    regions_.remove(first.id);
+    Region region;
+    region.range = {region_.range.addr, quarter_};
+    region.location = "segments:512:0,1";
+    region.parts = std::make_shared<const Location>(*parseLocation(region.location));
+    regions_.commit(regions_.reserve(region)->id);
+    // The border is in the middle of it, and of a slice.
+    const std::uint64_t border = quarter_ / 2;
+    submit({spec(border - 150, 300)});
+    EXPECT_EQ(carried(), (std::map<std::uint32_t, std::uint64_t>{{0, 150}, {2, 150}}));
+}
+
 TEST_F(NearAndFar, MemoryThatDoesNotSayOrThatTheMatrixLacksIsNearToAll) {
     for (const std::uint64_t part : {2, 3}) {
         submit({spec(part * quarter_, 3000)});

@@ -39,6 +39,14 @@ TEST(Allocation, IsZeroedRegisteredAndUsable) {
     EXPECT_TRUE(engine->getSegmentDescByID(kLocalSegmentID).value()->buffers.empty());
 }
 
+TEST(Allocation, MayLieInPartsOnSeveralNodes) {
+    const auto engine = startEngine();
+    const auto memory = engine->allocateLocalMemory(100'000, "segments:4096:0,0,0");
+    ASSERT_TRUE(memory) << memory.status().toString();
+    EXPECT_EQ((*engine->getSegmentDescByID(kLocalSegmentID))->buffers[0].location, "segments:4096:0,0,0");
+    EXPECT_TRUE(engine->freeLocalMemory(*memory));
+}
+
 TEST(Allocation, RefusesWhatCannotBe) {
     const auto engine = startEngine();
     expectCode(engine->allocateLocalMemory(0), Code::InvalidArgument);

@@ -79,7 +79,7 @@ TEST_F(Registration, MemoryThatIsNotMappedIsRefusedWithTheFirstMissingAddress) {
 
 TEST_F(Registration, ALocationThatNobodyKnowsIsRefusedByItsName) {
     for (const char* bad : {"", "cpu", "cpu:", "cpu:x", "cpu:-1", "cpu:0 ", "CPU:0", "cuda", "cuda:", "cuda:1x",
-                            "gpu:0", "numa0", "**", "cpu:12345"}) {
+                            "gpu:0", "numa0", "**", "cpu:123456", "cpu:00", "segments:4096", "segments:0:0"}) {
         for (const Status& refused :
              {engine_->registerLocalMemory(at(0), kPage, bad), engine_->registerLocalMemoryBatch({{at(0), kPage}}, bad),
               engine_->allocateLocalMemory(kPage, bad).status()}) {
@@ -98,8 +98,7 @@ TEST_F(Registration, ANumaNodeThatTheMachineDoesNotHaveIsRefusedAndThoseItHasAre
         EXPECT_TRUE(engine_->registerLocalMemory(at(i), kPage, "cpu:" + std::to_string(nodes[i].id)));
     const std::string missing = "cpu:" + std::to_string(nodes.back().id + 1);
     Buffer other(kPage);
-    // "cpu:00" is no name of a node either.
-    for (const std::string& bad : {missing, std::string("cpu:9999"), std::string("cpu:00")}) {
+    for (const std::string& bad : {missing, std::string("cpu:9999"), std::string("segments:4096:0,9999")}) {
         for (const Status& refused : {engine_->registerLocalMemory(other.data(), kPage, bad),
                                       engine_->registerLocalMemoryBatch({{other.data(), kPage}}, bad),
                                       engine_->allocateLocalMemory(kPage, bad).status()}) {
@@ -110,6 +109,14 @@ TEST_F(Registration, ANumaNodeThatTheMachineDoesNotHaveIsRefusedAndThoseItHasAre
         }
     }
     EXPECT_TRUE(engine_->registerLocalMemory(other.data(), kPage));
+}
+
+TEST_F(Registration, ARegionMayLieInPartsOnSeveralNodes) {
+    const std::string node = std::to_string(discoverTopology().nodes.front().id);
+    const std::string parts = "segments:4096:" + node + "," + node;
+    ASSERT_TRUE(engine_->registerLocalMemory(at(0), 4 * kPage, parts));
+    EXPECT_EQ((*engine_->getSegmentDescByID(kLocalSegmentID))->buffers[0].location, parts);
+    expectCode(engine_->registerLocalMemory(at(8), kPage, parts + std::string(300, '0')), Code::InvalidArgument);
 }
 
 TEST_F(Registration, OverlapWithARegisteredRangeIsRefused) {

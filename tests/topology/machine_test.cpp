@@ -5,6 +5,7 @@
 
 #include "tests/topology/sysfs_tree.h"
 #include "topology/local_matrix.h"
+#include "topology/location.h"
 #include "topology/matrix.h"
 #include "topology/selection.h"
 
@@ -152,7 +153,7 @@ TEST(MatrixFile, WhatIsNoneIsRefusedWithAReason) {
         {R"({"cpu:0":[["a"],[1]]})", "no text"},
         {R"({"cpu:0":[[""],[]]})", "no text"},
         {R"({"cpu:0":[["a"],["a"]]})", "twice"},
-        {R"({"here":[["a"],[]]})", "no location"},
+        {R"({"here":[["a"],[]]})", "is none of"},
         {R"({"segments:4096:0,1":[["a"],[]]})", "not one place"},
     };
     for (const auto& [text, part] : cases) {
@@ -175,6 +176,10 @@ TEST(Locations, ParseWhatIsOne) {
     EXPECT_EQ(parts->at(16383, 16384), "cpu:1");
     EXPECT_EQ(parts->at(12 * 4096 - 1, 12 * 4096), "cpu:3");
     EXPECT_EQ(parts->at(0, 1), "cpu:0");
+    EXPECT_EQ(parts->endOfPart(0, 16384), 8192u);
+    EXPECT_EQ(parts->endOfPart(8192, 16384), 16384u);
+    EXPECT_EQ(parts->endOfPart(0, 1), 1u);
+    EXPECT_EQ(parts->endOfPart(12 * 4096 - 1, 12 * 4096), 12u * 4096);
 }
 
 TEST(Locations, RefuseWhatIsNone) {
@@ -182,8 +187,9 @@ TEST(Locations, RefuseWhatIsNone) {
                              "segments:4096:", "segments:4096:0,,1", "segments:-1:0", "segments:4096", "**"})
         EXPECT_EQ(parseLocation(text).status().code(), Code::InvalidArgument) << text;
     std::string many = "segments:4096:0";
-    for (int i = 0; i < 5000; ++i) many += ",0";
-    EXPECT_FALSE(parseLocation(many));
+    while (many.size() + 2 <= Location::kMaxText) many += ",0";
+    EXPECT_TRUE(parseLocation(many));
+    EXPECT_EQ(parseLocation(many + ",0").status().code(), Code::InvalidArgument);
 }
 
 const PriorityMatrix kMatrix = {{"cpu:0", {{"b", "a"}, {"d", "c"}}}, {"cpu:1", {{"c"}, {"a", "b"}}}};
