@@ -45,7 +45,7 @@ Status StagingRing::make(std::shared_ptr<Device> device, const StagingOptions& o
     chunk_bytes_ = (options.chunk_bytes + kPage - 1) / kPage * kPage;
     bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!bell_) return {Code::ResourceExhausted, "no descriptor is left (ulimit -n)"};
-    auto memory = MemoryFile::create(chunk_bytes_ * options.chunks, false, options.numa_node);
+    auto memory = MemoryFile::create(chunk_bytes_ * options.chunks, false, Location::onNode(options.numa_node));
     if (!memory) return memory.status();
     memory_ = std::move(*memory);
     auto pinning = device_->pin({reinterpret_cast<std::uint64_t>(memory_->data()), memory_->size()});

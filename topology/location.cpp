@@ -59,6 +59,14 @@ Result<Location> parseLocation(std::string_view text) {
     return location;
 }
 
+Location Location::onNode(int node) {
+    Location location;
+    if (node < 0) return location;
+    location.kind = Kind::Cpu;
+    location.numbers = {node};
+    return location;
+}
+
 /// The smallest multiple of the granule with which all parts hold the region.
 std::uint64_t Location::partBytes(std::uint64_t length) const {
     const std::uint64_t share = length / numbers.size() + (length % numbers.size() != 0 ? 1 : 0);

@@ -19,6 +19,9 @@ struct Location {
     std::vector<int> numbers;      ///< Of the node or GPU; of each part.
     std::uint64_t granule = 4096;  ///< Segments.
 
+    /// "cpu:<node>"; "*" for a negative one.
+    static Location onNode(int node);
+
     /// The location ("cpu:1") of the byte `offset` of a region of `length` bytes.
     std::string at(std::uint64_t offset, std::uint64_t length) const;
     /// The number in it: of a node or a GPU; -1 where that is not said.
