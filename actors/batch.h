@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "messages/task_history.h"
 #include "messages/transfer_types.h"
+#include "transports/task_events.h"
 
 namespace troupe {
 
@@ -22,6 +23,7 @@ struct Task {
     TimePoint deadline = kForever;
     Opcode opcode = Opcode::Read;
     std::uint16_t retries_left = 0;
+    std::unique_ptr<device::TaskEvents> events;  ///< Null, as nearly always: none. The tracker's after SubmitTasks.
 
     // The tracker's own. `tracked` is the only one read before it is known that the submitter is done with the task.
     bool tracked = false;                  ///< From SubmitTasks to its terminal state.
@@ -52,6 +54,7 @@ struct Task {
         charged = 0;
         moves = 0;
         history.reset();
+        events.reset();
         doomed = Code::Ok;
         refused_at = 0;
         quiesced = true;

@@ -21,6 +21,7 @@ struct Run {
     std::uint32_t worker = kAnyWorker;  ///< Only through this one.
     /// It failed there: another is better, near or far, and this one is not to find out whether that path works again.
     std::uint32_t failed_on = kAnyWorker;
+    std::uint64_t barred = 0;  ///< Workers whose transports declined it, as in Task::workers.
 
     // Set by RunPool::push.
     std::uint32_t peer = 0;  ///< In whose queue it is.

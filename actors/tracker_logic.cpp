@@ -15,6 +15,10 @@ constexpr std::uint64_t kFlightsPerWindow = 8;
 // Deadlines are looked at no more often than this: a task ends at most so late.
 constexpr auto kDeadlineGrain = std::chrono::milliseconds(5);
 
+// Between two looks at an event of the application that tasks wait for, while nothing else happens. A sleeping loop
+// wakes by milliseconds.
+constexpr auto kGateGrain = std::chrono::microseconds(50);
+
 // Unregistered ranges that are remembered against submits on their way: more than can pass while a message waits.
 constexpr std::size_t kAwaitedKept = 256;
 
@@ -30,6 +34,9 @@ constexpr std::uint64_t kWindowsToRetry = 8;
 constexpr std::size_t kMostPassed = 64;
 
 std::uint64_t workerBit(std::uint32_t worker) { return 1ull << std::min<std::uint32_t>(worker, 63); }
+
+// What is declined is one attempt for explain, however many parts of it there were. No report has this number.
+constexpr std::uint64_t kDeclined = UINT64_MAX;
 
 ByteRange sourceOf(const Task& task) { return {reinterpret_cast<std::uint64_t>(task.local), task.length}; }
 
@@ -151,7 +158,8 @@ void TrackerLogic::doomPeer(std::uint32_t peer, const Status& cause) {
 /// Work that no path can carry must not wait for one.
 bool TrackerLogic::doomUnlessSendable(const PeerState& peer, const Run& run) {
     const bool sendable = std::any_of(peer.paths.begin(), peer.paths.end(), [&](const Path& path) {
-        return !path.retired && (run.worker == Run::kAnyWorker || path.worker == run.worker);
+        return !path.retired && (run.worker == Run::kAnyWorker || path.worker == run.worker) &&
+               (run.barred & workerBit(path.worker)) == 0;
     });
     if (sendable) return true;
     const Status missing(Code::TransportMissing, "no installed transport reaches segment '" + peer.peer->name +
@@ -215,10 +223,47 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
             doom(batch, i, Status(Code::StaleHandle, "the segment was closed during submit"));
             continue;
         }
+        if (task.events) [[unlikely]] {
+            // Looked at by the timer, and now.
+            gated_.emplace_back(&batch, i);
+            continue;
+        }
         enqueue(static_cast<std::uint32_t>(task.segment), runOf(batch, i));
     }
+    if (!gated_.empty()) openGates(now);
     endDoomed();
     flushTally();
+}
+
+/// Tasks whose events have come go out.
+void TrackerLogic::openGates(TimePoint now) {
+    for (const auto& [batch, index] : std::exchange(gated_, {})) {
+        Task& task = batch->task(index);
+        const auto ready = task.events->isReady();
+        if (!ready)
+            doom(*batch, index, ready.status().withContext("wait_event or wait_stream"));
+        else if (!*ready)
+            gated_.emplace_back(batch, index);
+        else if (peerOf(task) == nullptr)
+            doom(*batch, index, Status(Code::StaleHandle, "the segment was closed before the transfer began"));
+        else
+            enqueue(static_cast<std::uint32_t>(task.segment), runOf(*batch, index));
+    }
+    if (!gated_.empty()) scheduleWake(now + kGateGrain);
+}
+
+/// A task with events ends.
+void TrackerLogic::endEvents(Batch& batch, std::uint32_t index, TransferStatusEnum& state) {
+    Task& task = batch.task(index);
+    std::erase(gated_, std::pair(&batch, index));
+    if (state == TransferStatusEnum::COMPLETED) {
+        if (const Status told = task.events->signal(); !told) {
+            task.error = told.withContext("done_event");
+            state = TransferStatusEnum::FAILED;
+        }
+    }
+    // Before its end is seen: the GPU may be given up then.
+    task.events.reset();
 }
 
 void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
@@ -230,7 +275,7 @@ void TrackerLogic::enqueue(std::uint32_t peer, const Run& run) {
     // Tasks of one submit follow each other; the head of the last run may be under way, which changes nothing for its
     // end. Where it matters, a run is of one location, so that it waits for the devices near to all of it.
     const bool extends = !pending.empty() && pending.last->batch == run.batch && pending.last->end == run.next &&
-                         plain(run) && run.offset == 0 && plain(*pending.last) &&
+                         plain(run) && run.offset == 0 && plain(*pending.last) && pending.last->barred == run.barred &&
                          (!peers_[peer].has_far || isOfOneLocation(*pending.last, run));
     if (extends)
         pending.last->end = run.end;
@@ -303,7 +348,7 @@ TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer, const Run& run) 
     Path* second = nullptr;
     const Path* sure_second = nullptr;
     for (Path& path : peer.paths) {
-        if (path.retired) continue;
+        if (path.retired || (run.barred & workerBit(path.worker)) != 0) continue;
         // A full window is no reason to take a worse transport.
         const Path* of_better = sure != nullptr ? sure : sure_second;
         if (of_better != nullptr && path.rank > of_better->rank) break;
@@ -317,16 +362,35 @@ TrackerLogic::Path* TrackerLogic::pathWithRoom(PeerState& peer, const Run& run) 
         if (!path.on_trial) sure = &path;
     }
     if (sure != nullptr) return nullptr;
-    return second != nullptr || sure_second != nullptr ? second : anyPathWithRoom(peer);
+    return second != nullptr || sure_second != nullptr ? second : anyPathWithRoom(peer, run);
 }
 
 /// None is known to work. With every path lost the work goes out all the same: it waits for one there, or comes back
 /// with the cause.
-TrackerLogic::Path* TrackerLogic::anyPathWithRoom(PeerState& peer) {
-    const bool choosy = anyUsable(peer);
+TrackerLogic::Path* TrackerLogic::anyPathWithRoom(PeerState& peer, const Run& run) {
+    const auto may = [&](const Path& path) { return !path.retired && (run.barred & workerBit(path.worker)) == 0; };
+    const bool choosy =
+        std::any_of(peer.paths.begin(), peer.paths.end(), [&](const Path& path) { return may(path) && path.usable; });
     for (Path& path : peer.paths)
-        if (!path.retired && (path.usable || !choosy) && hasRoom(path)) return &path;
+        if (may(path) && (path.usable || !choosy) && hasRoom(path)) return &path;
     return nullptr;
+}
+
+/// Who is out of the question for what a worker declined: all of its transport, and of those that are preferred to it,
+/// which came before. 0: nobody else is left.
+std::uint64_t TrackerLogic::barredBy(const PeerState& peer, std::uint32_t worker) {
+    const auto of = std::find_if(peer.paths.begin(), peer.paths.end(),
+                                 [&](const Path& path) { return path.worker == worker && !path.retired; });
+    std::uint64_t bits = workerBit(worker);
+    bool any_left = false;
+    for (const Path& path : peer.paths) {
+        if (path.retired) continue;
+        if (of != peer.paths.end() && path.rank <= of->rank)
+            bits |= workerBit(path.worker);
+        else
+            any_left = any_left || path.worker != worker;
+    }
+    return any_left ? bits : 0;
 }
 
 /// `run`, or the first after it, that has something to send; those before it that have nothing are dropped.
@@ -352,7 +416,8 @@ void TrackerLogic::fill(std::uint32_t index) {
     while (run != nullptr) {
         Path* path = pathWithRoom(peer, *run);
         if (path == nullptr) {
-            if (!peer.has_far || ++passed > kMostPassed) break;
+            // Nor does work that some transports declined hold up what they take.
+            if ((!peer.has_far && run->barred == 0) || ++passed > kMostPassed) break;
             run = skipEnded(peer.pending, run->after);
             continue;
         }
@@ -494,8 +559,10 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
     const bool left = path == nullptr || path->retired || !path->usable || path->on_trial;
     const bool elsewhere = anywhere && left && anyUsable(peers_[failed.peer], worker);
     // Those of a Nic and those of a report are told apart; none is 0, which a task begins with.
-    const std::uint64_t incident =
-        failed.incident != 0 ? std::uint64_t{worker} << 48 | failed.incident << 1 | 1 : reports_ << 1;
+    const std::uint64_t incident = failed.declined        ? kDeclined
+                                   : failed.incident != 0 ? std::uint64_t{worker} << 48 | failed.incident << 1 | 1
+                                                          : reports_ << 1;
+    const std::uint64_t barred = failed.declined ? barredBy(peers_[failed.peer], worker) : 0;
     Batch& batch = *failed.part.batch;
     const std::uint32_t first = failed.part.first_task;
     for (std::uint32_t i = first; i < first + failed.part.task_count; ++i) {
@@ -512,7 +579,8 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
         const std::uint64_t limit = merged ? task.length : offset + failed.part.length;
         // The path was reset for the sake of another task; this one did nothing wrong.
         const bool innocent = failed.retryable && failed.cause.code() == Code::PathReset;
-        bool retry = failed.quiesced && failed.retryable && (innocent || charge(task, incident, elsewhere));
+        bool retry =
+            failed.quiesced && failed.retryable && !failed.declined && (innocent || charge(task, incident, elsewhere));
         // Of the owner's refusals none is sent again, and what was ended for another's sake says nothing of the peer.
         Status cause = failed.cause;
         if (retry && !innocent && !peers_[failed.peer].retries.take(retries_, limit - offset, now_)) {
@@ -521,11 +589,12 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
         }
         note(task, worker, failed, incident, cause);
         // The owner refuses a merged request as a whole: taken apart, the good ones among them pass.
-        const bool take_apart = failed.quiesced && !failed.retryable && merged;
-        if (retry || take_apart) {
+        const bool take_apart = failed.quiesced && !failed.retryable && merged && !failed.declined;
+        if (barred != 0 || retry || take_apart) {
             Run run = runOf(batch, i);
             run.offset = offset;
             if (offset != 0 || limit != task.length) run.limit = limit;
+            run.barred = barred;
             run.merge = !take_apart;
             if (retry && !anywhere) run.worker = worker;
             if (retry && (elsewhere || !innocent)) run.failed_on = worker;
@@ -599,6 +668,8 @@ void TrackerLogic::endDoomed() {
 
 void TrackerLogic::end(Batch& batch, std::uint32_t index, TransferStatusEnum state) {
     Task& task = batch.task(index);
+    if (task.events) [[unlikely]]
+        endEvents(batch, index, state);
     task.tracked = false;
     if (!waits_.empty()) countUser(task, -1);
     if (--batch.active.running == 0) deactivate(batch);
@@ -696,6 +767,7 @@ void TrackerLogic::scheduleWake(TimePoint when) {
 void TrackerLogic::onTimer(TimePoint now) {
     wake_at_ = kForever;
     TimePoint next_wake = kForever;
+    if (!gated_.empty()) openGates(now);
     const Status cause(Code::Timeout, "the deadline passed");
     for (Batch* batch = active_; batch != nullptr; batch = batch->active.next) {
         if (batch->active.earliest <= now) batch->active.earliest = endOverdue(*batch, now, cause);

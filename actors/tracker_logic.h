@@ -94,7 +94,8 @@ class TrackerLogic {
     static bool anyUsable(const PeerState& peer, std::uint32_t but = Run::kAnyWorker);
     bool hasRoom(const Path& path) const;
     Path* pathWithRoom(PeerState& peer, const Run& run);
-    Path* anyPathWithRoom(PeerState& peer);
+    Path* anyPathWithRoom(PeerState& peer, const Run& run);
+    static std::uint64_t barredBy(const PeerState& peer, std::uint32_t worker);
     std::string sourceLocation(const Run& run);
     bool isOfOneLocation(const Run& run, const Run& next);
     void onPath(std::uint32_t worker, const SliceReport::Path& change);
@@ -120,6 +121,8 @@ class TrackerLogic {
     TimePoint endOverdue(Batch& batch, TimePoint now, const Status& cause);
     void resetPathsOf(const Task& task, const Status& cause);
     void end(Batch& batch, std::uint32_t index, TransferStatusEnum state);
+    void openGates(TimePoint now);
+    void endEvents(Batch& batch, std::uint32_t index, TransferStatusEnum& state);
     /// Calls visit(Batch&, index) for every task that is not terminal.
     template <class Visit>
     void forEachTask(Visit&& visit) const;
@@ -143,7 +146,9 @@ class TrackerLogic {
     TrackerOutput& output_;
 
     std::vector<Worker> workers_;
-    std::vector<PeerState> peers_;                          ///< By peer index.
+    std::vector<PeerState> peers_;  ///< By peer index.
+    /// Tasks that wait for an event of the application; none of them was cut into flights.
+    std::vector<std::pair<Batch*, std::uint32_t>> gated_;
     RunPool runs_;                                          ///< What is in their queues.
     std::vector<std::uint32_t> dirty_;                      ///< Peers that flush must look at.
     Batch* active_ = nullptr;                               ///< Intrusive list of batches with running tasks.

@@ -211,8 +211,8 @@ void WorkerLogic::failRequest(const Failure& failure) {
         quarantine(entry, {reinterpret_cast<std::uint64_t>(request.local), request.length}, failure.cause,
                    failure.doubt);
     reportFor(entry.tracker)
-        .failed.push_back(
-            {part, entry.peer, failure.cause, failure.retryable, failure.quiesced, failure.fenced, failure.incident});
+        .failed.push_back({part, entry.peer, failure.cause, failure.retryable, failure.quiesced, failure.fenced,
+                           failure.incident, failure.declined});
     settle(out, 1, 0);
 }
 

@@ -280,6 +280,13 @@ std::vector<ConfigKey> makeSchema() {
         boolKey("faults.enabled", &Config::faults_enabled,
                 "Let the program break its own engine on purpose (TransferEngine::faults), for tests."),
         countKey("faults.seed", &Config::faults_seed, 0, UINT32_MAX, "Of what faults.enabled draws."),
+        // --- gpu
+        textKey("gpu.driver", &Config::gpu_driver, 0, 4096, false,
+                "CUDA driver library; empty: what TROUPE_CUDA_DRIVER names, else libcuda.so.1."),
+        bytesKey("gpu.staging_chunk_bytes", &Config::gpu_staging_chunk_bytes, 4 * kKiB, 64 * kKiB * kKiB,
+                 "One chunk of the pinned host memory that bytes of a GPU go through."),
+        countKey("gpu.staging_chunks", &Config::gpu_staging_chunks, 2, 1024,
+                 "Chunks for each GPU, data loop and direction."),
         // --- host
         bytesKey("host.chunk_bytes", &Config::host_chunk_bytes, 4 * kKiB, kGiB,
                  "Bytes copied before the loop looks at other work."),

@@ -110,6 +110,12 @@ struct Config {
     bool host_peers = true;                             ///< Reach, and be reached by, other processes of this host.
     std::chrono::milliseconds host_probe_timeout{500};  ///< What a peer takes to answer before TCP is used instead.
 
+    // --- gpu (docs/gpu.md) ---------------------------------------------------------------------------------------
+    std::string gpu_driver;                              ///< CUDA driver library; empty: "libcuda.so.1".
+    std::uint64_t gpu_staging_chunk_bytes = 256u << 10;  ///< Of pinned host memory that bytes of a GPU go through.
+    /// Of these for each GPU, data loop and direction. A connection has up to 4 at a time.
+    std::uint32_t gpu_staging_chunks = 32;
+
     // --- faults ------------------------------------------------------------------------------------------------
     bool faults_enabled = false;    ///< TransferEngine::faults may break things; see base/fault_injector.h.
     std::uint32_t faults_seed = 1;  ///< Of what is drawn there.

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cuda_backend/current_context.h"
-#include "cuda_backend/device.h"
 #include "cuda_backend/driver.h"
+#include "transports/device.h"
 
 namespace troupe::cuda {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cuda_backend/cuda_device.h"
-#include "cuda_backend/device.h"
 #include "cuda_backend/driver.h"
+#include "transports/device.h"
 
 namespace troupe::cuda {
 

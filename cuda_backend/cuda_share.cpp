@@ -57,12 +57,15 @@ Result<MemoryPiece> CudaDevice::allocationAt(std::uint64_t addr) {
     // Not by CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, which of virtual memory is the reservation, not what is mapped.
     Status status = run(driver_->calls().memGetAddressRange, &start, &bytes, api::DevicePtr{addr});
     if (!status) return status.withContext("memory at " + hexAddress(addr));
-    auto wanted = api::PointerAttribute::BufferId;
-    void* value = &id;
-    status = run(driver_->calls().pointerGetAttributes, 1u, &wanted, &value, api::DevicePtr{addr});
+    std::uint64_t by_ipc = 0;
+    api::PointerAttribute wanted[] = {api::PointerAttribute::BufferId, api::PointerAttribute::IsLegacyCudaIpcCapable};
+    void* values[] = {&id, &by_ipc};
+    status = run(driver_->calls().pointerGetAttributes, 2u, static_cast<api::PointerAttribute*>(wanted),
+                 static_cast<void**>(values), api::DevicePtr{addr});
     if (!status) return status.withContext("memory at " + hexAddress(addr));
     piece.allocation = {start, bytes};
     piece.allocation_id = id;
+    piece.is_virtual = by_ipc == 0;
     if (!piece.allocation.contains({addr, 1}))
         return Status(Code::InvalidArgument, info_.location + ": " + hexAddress(addr) + " is in no allocation");
     return piece;

@@ -25,7 +25,7 @@
 #include "base/clock.h"
 #include "cuda_backend/cuda_runtime.h"
 #include "cuda_backend/packer.h"
-#include "cuda_backend/staged_copy.h"
+#include "transports/staged_copy.h"
 
 namespace troupe::cuda {
 namespace {

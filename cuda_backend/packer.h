@@ -5,8 +5,8 @@
 #include <memory>
 #include <span>
 
-#include "cuda_backend/device.h"
 #include "cuda_backend/pack.h"
+#include "transports/device.h"
 
 namespace troupe::cuda {
 

@@ -16,7 +16,9 @@ EngineOptions withLog(EngineOptions options) {
 }  // namespace
 
 EngineCore::EngineCore(EngineOptions engine_options)
-    : options(withLog(std::move(engine_options))), quarantine(regions, options.log) {
+    : options(withLog(std::move(engine_options))),
+      device_memory(options.config, options.log),
+      quarantine(regions, options.log) {
     if (options.config.faults_enabled) faults = std::make_unique<FaultInjector>(options.config.faults_seed);
 }
 

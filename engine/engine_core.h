@@ -24,6 +24,7 @@
 #include "base/fault_injector.h"
 #include "base/unique_fd.h"
 #include "engine/actor_api.h"
+#include "engine/device_memory.h"
 #include "engine/transfer_engine.h"
 #include "security/cluster_auth.h"
 #include "transports/memory_file.h"
@@ -71,6 +72,8 @@ class EngineCore {
     std::unique_ptr<Loop> control_loop;
     std::vector<std::unique_ptr<Loop>> data_loops;
 
+    DeviceMemory device_memory;
+    std::shared_ptr<device::StagingPool> staging;  ///< Made by init.
     RegistrationTable regions;
     Quarantine quarantine;
     SegmentBoard segments;

@@ -198,6 +198,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
         if (const Status started = core.data_loops.back()->start(); !started) return started;
     }
     core.batches = std::make_unique<BatchTable>(settings.max_batches);
+    core.staging = makeStagingPool(settings, static_cast<unsigned>(core.data_loops.size()));
 
     if (core.faults) {
         std::vector<Reactor*> loops;
@@ -350,9 +351,10 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
                                    core.options.log,
                                    core.auth,
                                    core.exchange.get(),
-                                   nullptr,
+                                   core.device_memory.exporter(),
                                    core.faults.get(),
-                                   announcer(core.directory)};
+                                   announcer(core.directory),
+                                   core.staging};
     if (const Status installed = transport->install(context); !installed)
         return installed.withContext("transport '" + proto + "'");
 

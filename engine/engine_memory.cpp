@@ -57,11 +57,12 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
 }
 
 /// What can be said of a region before anybody is asked to take it. Finds out whether it may be written.
-Status checkRegion(const EngineCore& core, Region& region, MemoryRights& rights) {
+Status checkRegion(EngineCore& core, Region& region, MemoryRights& rights) {
     auto location = readLocation(region.location, core.numa_nodes);
     if (!location) return location.status();
     if (location->kind == Location::Kind::Segments)
         region.parts = std::make_shared<const Location>(std::move(*location));
+    if (const Status located = core.device_memory.locate(region); !located) return located;
     if (region.isOnDevice()) return Status::ok();
     if (const Status mapped = checkMapped(region.range); !mapped) return mapped;
     const auto writable = rights.areAllWritable(region.range);

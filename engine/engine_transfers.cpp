@@ -1,9 +1,13 @@
 // TransferEngine: batches and transfers. The hot path.
 
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "actors/batch_tracker.h"
 #include "engine/engine_core.h"
+#include "transports/task_events.h"
 
 namespace troupe {
 
@@ -77,6 +81,31 @@ void fillTask(Task& task, const TransferRequest& request, const Config& settings
     task.begin();
 }
 
+device::EventHandles eventsOf(const TransferRequest& request) {
+    const auto number = [](void* handle) { return reinterpret_cast<std::uintptr_t>(handle); };
+    return {number(request.wait_event), number(request.wait_stream), number(request.done_event)};
+}
+
+/// The events of the requests that have any, by their places.
+Result<std::map<std::size_t, std::unique_ptr<device::TaskEvents>>> makeEvents(
+    const std::vector<TransferRequest>& requests, const EngineCore& core, const RegionMap& regions, unsigned loop) {
+    std::map<std::size_t, std::unique_ptr<device::TaskEvents>> made;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const device::EventHandles handles = eventsOf(requests[i]);
+        if (!handles.any()) continue;
+        const std::string which = "request " + std::to_string(i) + ": ";
+        const Region* const region = regions.find(reinterpret_cast<std::uint64_t>(requests[i].source));
+        if (region == nullptr || region->place == nullptr)
+            return Status(Code::InvalidArgument, which + "events need a source in memory of a GPU");
+        auto staging = core.staging->find(loop, region->place->memory.device);
+        if (!staging) return Status(Code::Unsupported, which + "no transport here copies for " + region->location);
+        auto events = device::TaskEvents::create(std::move(staging), handles);
+        if (!events) return events.status().withContext(which + "wait_stream");
+        made.emplace(i, std::move(*events));
+    }
+    return made;
+}
+
 }  // namespace
 
 Result<BatchID> TransferEngine::allocateBatchID(std::size_t capacity) {
@@ -107,9 +136,11 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     const std::uint64_t version = regions.version();
     const auto snapshot = regions.load();
     const Region* hint = nullptr;
+    bool any_events = false;
     for (std::size_t i = 0; i < requests.size(); ++i) {
         const Status good = checkRequest(requests[i], i, core, *snapshot, hint);
         if (!good) return good;
+        any_events = any_events || eventsOf(requests[i]).any();
     }
     if (!core.quarantine.empty())
         if (const Status free = checkQuarantine(requests, core.quarantine); !free) return free;
@@ -117,6 +148,12 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
         return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " has room for " +
                                                   std::to_string(batch->capacity()) + ", not for " +
                                                   std::to_string(requests.size()));
+    std::map<std::size_t, std::unique_ptr<device::TaskEvents>> events;
+    if (any_events) [[unlikely]] {
+        auto made = makeEvents(requests, core, *snapshot, batch->tracker());
+        if (!made) return made.status();
+        events = std::move(*made);
+    }
     const auto count = static_cast<std::uint32_t>(requests.size());
     const std::int64_t first = batch->claim(count);
     if (first < 0)
@@ -133,6 +170,8 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     batch->start(count);
     for (std::uint32_t i = 0; i < count; ++i)
         fillTask(batch->task(static_cast<std::uint32_t>(first) + i), requests[i], settings, deadline);
+    for (auto& [index, of_task] : events)
+        batch->task(static_cast<std::uint32_t>(first + static_cast<std::int64_t>(index))).events = std::move(of_task);
     Loop& loop = *core.data_loops[batch->tracker()];
     loop.deliver(now, *caf::actor_cast<BatchTracker*>(core.trackers[batch->tracker()]),
                  SubmitTasks{&*batch, static_cast<std::uint32_t>(first), count, version});

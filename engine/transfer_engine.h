@@ -106,13 +106,16 @@ class TransferEngine {
     // --- memory ------------------------------------------------------------------------------------------------
 
     /// Makes [addr, addr + length) usable as source, and reachable by peers when `remote_accessible`.
+    /// Memory of a GPU is found out by asking the driver, if the process has one loaded or `location` names a GPU; its
+    /// location becomes "cuda:N".
     /// InvalidArgument: zero length, null, wraps, or a part of it is not mapped (the error names the first such
-    /// address; "cuda:N" is not looked at); a `location` that is none of "*", "cpu:N", "cuda:N" and
-    /// "segments:BYTES:N,N,..." (equal parts, of whole multiples of BYTES, on these NUMA nodes in turn), or a NUMA node
-    /// that this machine does not have (the error names those it has). AddressOverlapped: shares bytes with another
-    /// region (touching is fine). The transports' errors roll everything back. `update_metadata`: the record in the
-    /// store follows, at once after a quiet time, else when it is paid for (docs/redis.md, "What N regions cost");
-    /// false: not before the next update. Access is not affected by either.
+    /// address); a `location` that is none of "*", "cpu:N", "cuda:N" and "segments:BYTES:N,N,..." (equal parts, of
+    /// whole multiples of BYTES, on these NUMA nodes in turn), or a NUMA node that this machine does not have (the
+    /// error names those it has); the memory is not what `location` says (the error says what it is). Unsupported:
+    /// "cuda:N", and there is no driver; says why. DeviceLost. AddressOverlapped: shares bytes with another region
+    /// (touching is fine). The transports' errors roll everything back. `update_metadata`: the record in the store
+    /// follows, at once after a quiet time, else when it is paid for (docs/redis.md, "What N regions cost"); false: not
+    /// before the next update. Access is not affected by either.
     Status registerLocalMemory(void* addr, std::size_t length, const std::string& location = "*",
                                bool remote_accessible = true, bool update_metadata = true);
     /// All or nothing.

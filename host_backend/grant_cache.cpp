@@ -1,5 +1,7 @@
 #include "host_backend/grant_cache.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace troupe::host {
@@ -31,17 +33,31 @@ bool GrantCache::covers(const ByteRange& range, bool write, std::uint64_t& missi
     return true;
 }
 
-Result<bool> GrantCache::add(const Grant& grant, UniqueFd descriptor) {
-    const ByteRange range{grant.base, grant.length};
-    if (const auto known = addr_of_region_.find(grant.region); known != addr_of_region_.end()) {
-        if (known->second != grant.base || by_addr_.at(grant.base).range != range || descriptor)
-            return bad("of region " + std::to_string(grant.region) + " differs from an earlier one");
-        return false;
+/// True: just so. False: it is not known.
+Result<bool> GrantCache::isKnown(std::uint64_t region, const ByteRange& range, bool has_descriptor) const {
+    if (const auto known = addr_of_region_.find(region); known != addr_of_region_.end()) {
+        if (known->second != range.addr || by_addr_.at(range.addr).range != range || has_descriptor)
+            return bad("of region " + std::to_string(region) + " differs from an earlier one");
+        return true;
     }
-    const auto above = by_addr_.lower_bound(grant.base);
+    const auto above = by_addr_.lower_bound(range.addr);
     if ((above != by_addr_.end() && above->second.range.overlaps(range)) ||
         (above != by_addr_.begin() && std::prev(above)->second.range.overlaps(range)))
         return bad("of " + range.toString() + " overlaps another");
+    return false;
+}
+
+void GrantCache::insert(Entry entry) {
+    addr_of_region_.emplace(entry.region, entry.range.addr);
+    const std::uint64_t addr = entry.range.addr;
+    by_addr_.emplace(addr, std::move(entry));
+}
+
+Result<bool> GrantCache::add(const Grant& grant, UniqueFd descriptor) {
+    const ByteRange range{grant.base, grant.length};
+    const auto known = isKnown(grant.region, range, static_cast<bool>(descriptor));
+    if (!known) return known.status();
+    if (*known) return false;
     Entry entry;
     entry.range = range;
     entry.region = grant.region;
@@ -55,24 +71,73 @@ Result<bool> GrantCache::add(const Grant& grant, UniqueFd descriptor) {
     } else if (descriptor) {
         return bad("came with a descriptor that it has no use for");
     }
-    by_addr_.emplace(grant.base, std::move(entry));
-    addr_of_region_.emplace(grant.region, grant.base);
+    insert(std::move(entry));
     return true;
 }
 
-bool GrantCache::remove(std::uint64_t region) {
+Result<bool> GrantCache::add(const DeviceGrant& grant, UniqueFd descriptor) {
+    const ByteRange range{grant.base, grant.length};
+    const auto known = isKnown(grant.region, range, static_cast<bool>(descriptor));
+    if (!known) return known.status();
+    if (*known) return false;
+    const bool by_file = grant.kind == device::ShareKind::File;
+    if (by_file != static_cast<bool>(descriptor))
+        return bad(by_file ? "of a GPU's memory came without its descriptor"
+                           : "came with a descriptor that it has no use for");
+    device::SharedMemory shared;
+    shared.kind = grant.kind;
+    shared.allocation = {grant.allocation, grant.allocation_bytes};
+    shared.handle = grant.handle;
+    shared.fd = std::move(descriptor);
+    Entry entry;
+    entry.range = range;
+    entry.region = grant.region;
+    entry.device = std::make_unique<DeviceImport>(std::move(shared));
+    insert(std::move(entry));
+    return true;
+}
+
+std::unique_ptr<DeviceImport> GrantCache::remove(std::uint64_t region) {
     const auto found = addr_of_region_.find(region);
-    if (found == addr_of_region_.end()) return false;
+    if (found == addr_of_region_.end()) return nullptr;
     last_ = nullptr;
-    by_addr_.erase(found->second);
+    const auto entry = by_addr_.find(found->second);
+    auto device = std::move(entry->second.device);
+    by_addr_.erase(entry);
     addr_of_region_.erase(found);
-    return true;
+    return device;
 }
 
-void GrantCache::clear() {
+std::vector<std::unique_ptr<DeviceImport>> GrantCache::clear() {
+    std::vector<std::unique_ptr<DeviceImport>> devices;
+    for (auto& [addr, entry] : by_addr_)
+        if (entry.device) devices.push_back(std::move(entry.device));
     last_ = nullptr;
     by_addr_.clear();
     addr_of_region_.clear();
+    return devices;
+}
+
+// --- memory of GPUs ------------------------------------------------------------------------------------------------
+
+Result<std::uint64_t> DeviceImport::addressFor(device::Device& gpu, std::uint64_t addr) {
+    auto found =
+        std::find_if(mappings_.begin(), mappings_.end(), [&](const Mapping& mapping) { return mapping.gpu == &gpu; });
+    if (found == mappings_.end()) {
+        auto memory = gpu.importMemory(shared_);
+        const Status refused = memory.status();
+        mappings_.push_back({&gpu, memory ? std::move(*memory) : device::ImportedMemory(), refused});
+        found = std::prev(mappings_.end());
+    }
+    if (!found->refused) return found->refused;
+    return std::uint64_t{found->memory.get()} + (addr - shared_.allocation.addr);
+}
+
+std::vector<ByteRange> DeviceImport::mapped() const {
+    std::vector<ByteRange> ranges;
+    for (const Mapping& mapping : mappings_)
+        if (mapping.memory) ranges.push_back({mapping.memory.get(), shared_.allocation.length});
+    return ranges;
 }
 
 }  // namespace troupe::host

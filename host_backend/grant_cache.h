@@ -3,15 +3,39 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "base/byte_range.h"
 #include "base/status.h"
 #include "host_backend/wire.h"
+#include "transports/device.h"
 #include "transports/memory_file.h"
 
 namespace troupe::host {
+
+/// Memory of another process's GPU, and where it is mapped for GPUs of this process. One thread at a time.
+class DeviceImport {
+  public:
+    explicit DeviceImport(device::SharedMemory shared) : shared_(std::move(shared)) {}
+
+    /// Where `addr` of the owner is mapped for `gpu`. The first time maps the allocation, which takes up to a
+    /// millisecond; what it was refused with is remembered.
+    Result<std::uint64_t> addressFor(device::Device& gpu, std::uint64_t addr);
+    /// All of the allocation, wherever it is mapped.
+    std::vector<ByteRange> mapped() const;
+
+  private:
+    struct Mapping {
+        const device::Device* gpu;
+        device::ImportedMemory memory;
+        Status refused;
+    };
+    device::SharedMemory shared_;
+    std::vector<Mapping> mappings_;
+};
 
 /// The grants that one path to one owner holds, and the mappings that come with them. One thread at a time.
 class GrantCache {
@@ -20,8 +44,9 @@ class GrantCache {
         ByteRange range;  ///< In the owner's address space.
         std::uint64_t region = 0;
         bool writable = true;
-        std::byte* data = nullptr;  ///< Where `range` begins here; null: by process_vm.
+        std::byte* data = nullptr;  ///< Where `range` begins here; null: by process_vm, or of a GPU.
         FileMapping mapping;
+        std::unique_ptr<DeviceImport> device = nullptr;  ///< Of a GPU: no processor touches it.
     };
 
     /// The grant that `addr` lies in, or null. The pointer is good until the next change.
@@ -37,13 +62,17 @@ class GrantCache {
     /// Takes a grant, with the descriptor that came with it. True: it is new. False: it was known already.
     /// ProtocolError: it overlaps another, or its memory file is not what it must be.
     Result<bool> add(const Grant& grant, UniqueFd descriptor);
-    /// Forgets a region and unmaps it. False: it is not here.
-    bool remove(std::uint64_t region);
-    void clear();
+    /// The same of a GPU's memory, which is mapped when somebody needs it.
+    Result<bool> add(const DeviceGrant& grant, UniqueFd descriptor);
+    /// Forgets a region and unmaps it, but for what is mapped of a GPU, which is returned.
+    std::unique_ptr<DeviceImport> remove(std::uint64_t region);
+    std::vector<std::unique_ptr<DeviceImport>> clear();
     std::size_t size() const { return by_addr_.size(); }
 
   private:
     const Entry* search(std::uint64_t addr);
+    Result<bool> isKnown(std::uint64_t region, const ByteRange& range, bool has_descriptor) const;
+    void insert(Entry entry);
 
     std::map<std::uint64_t, Entry> by_addr_;
     std::unordered_map<std::uint64_t, std::uint64_t> addr_of_region_;

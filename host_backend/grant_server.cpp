@@ -288,8 +288,9 @@ bool GrantServer::allMapped() {
     auto regions = shared_.regions.regions().load();
     if (regions == looked_at_) return all_mapped_;
     const auto all = regions->all();
-    all_mapped_ = std::all_of(all.begin(), all.end(),
-                              [](const Region& region) { return !region.remote_accessible || region.file >= 0; });
+    all_mapped_ = std::all_of(all.begin(), all.end(), [](const Region& region) {
+        return !region.remote_accessible || region.file >= 0 || region.place != nullptr;
+    });
     looked_at_ = std::move(regions);
     return all_mapped_;
 }
@@ -303,6 +304,8 @@ void GrantServer::onRequest(Connection& connection, const GrantRequest& request)
     if (const RangeFault fault = regions.faultOf(range, true, request.write))
         return send(connection, GrantRefused{request.id, fault.code, fault.toString()});
     const Region& region = *regions.find(range.addr);
+    if (region.place) [[unlikely]]
+        return grantDevice(connection, request, region);
     Held& held = connection.held[region.id];
     const bool anew = !std::exchange(held.granted, true);
     held.range = region.range;
@@ -316,6 +319,31 @@ void GrantServer::onRequest(Connection& connection, const GrantRequest& request)
     if (mapped) grant.offset = region.file_offset;
     grant.kind = mapped ? Grant::Kind::Mapped : Grant::Kind::Vm;
     send(connection, grant, mapped && anew ? region.file : -1);
+}
+
+/// Of a region of a GPU's memory the allocation that the address lies in.
+void GrantServer::grantDevice(Connection& connection, const GrantRequest& request, const Region& region) {
+    const auto exported = shared_.exports->find(region.id);
+    const auto* const piece = exported ? exported->find(request.addr) : nullptr;
+    if (piece == nullptr) {
+        const std::string why = exported ? exported->why.message() : "it is being unregistered";
+        return send(connection,
+                    GrantRefused{request.id, Code::Unsupported,
+                                 "memory of " + region.location + " cannot be given to other processes: " + why});
+    }
+    Held& held = connection.held[piece->key];
+    const bool anew = !std::exchange(held.granted, true);
+    held.range = piece->range;
+    DeviceGrant grant;
+    grant.id = request.id;
+    grant.region = piece->key;
+    grant.base = piece->range.addr;
+    grant.length = piece->range.length;
+    grant.kind = piece->shared.kind;
+    grant.allocation = piece->shared.allocation.addr;
+    grant.allocation_bytes = piece->shared.allocation.length;
+    grant.handle = piece->shared.handle;
+    send(connection, grant, anew ? piece->shared.fd.get() : -1);
 }
 
 void GrantServer::onAck(Connection& connection, const RevokeAck& ack) {

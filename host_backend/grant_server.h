@@ -103,6 +103,7 @@ class GrantServer {
     void refuseKey(Connection& connection, AuthRefusal why, const Status& said);
     bool allMapped();
     void onRequest(Connection& connection, const GrantRequest& request);
+    void grantDevice(Connection& connection, const GrantRequest& request, const Region& region);
     void onAck(Connection& connection, const RevokeAck& ack);
     void revoke(Connection& connection, const ByteRange& range);
     void refuse(Connection& connection, const Status& why);

@@ -27,11 +27,12 @@ bool overlapsItself(const WorkRequest& request) {
 
 }  // namespace
 
-HostNic::HostNic(NicInfo info, std::shared_ptr<const host::HostShared> shared, UniqueFd listener)
+HostNic::HostNic(NicInfo info, std::shared_ptr<const host::HostShared> shared, UniqueFd listener, unsigned loop)
     : info_(std::move(info)),
       shared_(std::move(shared)),
       regions_(shared_->regions.regions()),
-      chunk_bytes_(std::max<std::uint64_t>(shared_->config.host_chunk_bytes, 1)) {
+      chunk_bytes_(std::max<std::uint64_t>(shared_->config.host_chunk_bytes, 1)),
+      devices_(shared_->staging, loop, links_) {
     std::uint32_t seed = 0;
     std::memcpy(&seed, shared_->incarnation.bytes.data(), sizeof seed);
     news_.random.seed(seed);
@@ -62,8 +63,8 @@ Result<PathId> HostNic::openPath(std::shared_ptr<const Peer> peer) {
                                                 desc.incarnation.toString() + " and serves no other process; this is " +
                                                 shared_->incarnation.toString()};
         if (!no_links_) return no_links_;
-        path.remote =
-            std::make_unique<host::RemotePath>(*shared_, links_, news_, info_.name, next_path_, std::move(peer));
+        path.remote = std::make_unique<host::RemotePath>(*shared_, links_, news_, devices_, info_.name, next_path_,
+                                                         std::move(peer));
     }
     paths_.emplace(next_path_, std::move(path));
     return next_path_++;
@@ -90,8 +91,12 @@ void HostNic::endAll(PathId id, const Status& cause, bool retryable) {
     if (host::RemotePath* const remote = found->second.remote.get()) {
         remote->drop(cause, retryable, ended_);
         if (std::exchange(remote->is_listed, false)) std::erase(runnable_, remote);
-        return;
     }
+    if (!devices_.isIdle()) [[unlikely]] {
+        devices_.drop(id, cause, device_ended_);
+        tellDropped(device_ended_, retryable);
+    }
+    if (found->second.remote) return;
     // A copy over its own source cannot begin anew: what it has written is not there to be read again. It is brought to
     // its end instead.
     const bool finishes = retryable && !jobs_.empty() && jobs_.front().path == id && started_ && done_bytes_ != 0 &&
@@ -112,6 +117,7 @@ void HostNic::endAll(PathId id, const Status& cause, bool retryable) {
 void HostNic::retire(const Job& job) {
     const auto path = paths_.find(job.path);
     if (path == paths_.end()) return;
+    if (path->second.remote) return path->second.remote->retire(job.request);
     path->second.bytes -= job.request.length;
     path->second.requests -= 1;
 }
@@ -125,12 +131,16 @@ std::size_t HostNic::post(PathId path, std::span<const WorkRequest> requests) {
     }
     Path& target = found->second;
     host::RemotePath* const remote = target.remote.get();
+    const bool any_device = remote != nullptr && regions_.get().devices() != 0;
     std::size_t taken = 0;
     // Any length is taken while there is room at all, or a request longer than the window would wait for ever.
     for (; taken < requests.size(); ++taken) {
         if (remote != nullptr) {
             if (remote->bytes() >= info_.window_bytes || remote->requests() >= info_.window_requests) break;
-            remote->push(requests[taken]);
+            if (any_device) [[unlikely]]
+                pushRemote(*remote, requests[taken]);
+            else
+                remote->push(requests[taken]);
             continue;
         }
         if (target.bytes >= info_.window_bytes || target.requests >= info_.window_requests) break;
@@ -179,7 +189,10 @@ std::uint64_t HostNic::copyPiece(const WorkRequest& request, std::uint64_t budge
 // --- a poll ------------------------------------------------------------------------------------------------------
 
 bool HostNic::poll(TimePoint now, Sweep& sweep) {
-    bool moved = !ended_.empty();
+    bool moved = false;
+    if (!devices_.isIdle()) [[unlikely]]
+        moved = pollDevices(now, sweep);
+    moved = moved || !ended_.empty();
     std::move(ended_.begin(), ended_.end(), std::back_inserter(sweep.failed));
     ended_.clear();
     // With work at hand a look at the sockets would cost more than a small copy; but what a peer says (that it takes
@@ -199,6 +212,8 @@ bool HostNic::poll(TimePoint now, Sweep& sweep) {
         news_.changes.clear();
         moved = true;
     }
+    if (!devices_.isIdle()) [[unlikely]]
+        devices_.sift(now, sweep);
     return moved;
 }
 
@@ -232,6 +247,7 @@ bool HostNic::look(TimePoint now, Sweep& sweep) {
     if (!no_links_) return false;
     bool moved = false;
     for (const epoll_event& event : links_.ready(events_)) {
+        if (event.data.ptr == nullptr) continue;  // A bell: what it is for is looked at in each poll.
         const auto& link = *static_cast<const host::Link*>(event.data.ptr);
         switch (link.kind) {
             case host::Link::Kind::Listener:
@@ -286,6 +302,11 @@ std::uint64_t HostNic::runLocal(std::uint64_t chunk, Sweep& sweep) {
                 budget -= std::min(budget, kRequestCost);
                 continue;
             }
+            if (regions.devices() != 0 && takeDevice(job, regions)) [[unlikely]] {
+                jobs_.pop_front();
+                budget -= std::min(budget, kRequestCost);
+                continue;
+            }
             started_ = true;
         }
         const std::uint64_t copied = copyPiece(job.request, budget);
@@ -308,10 +329,17 @@ bool HostNic::servesOwnIn(const ByteRange& range) const {
 }
 
 bool HostNic::servesPeerIn(const ByteRange& range) const {
-    return servesOwnIn(range) || (server_ && server_->holdsIn(range));
+    return servesOwnIn(range) || (server_ && server_->holdsIn(range)) || devices_.serves(range);
 }
 
 void HostNic::cutPeersIn(const ByteRange& range) {
+    if (!devices_.isIdle()) [[unlikely]] {
+        devices_.dropIn(range,
+                        Status(Code::AddressNotRegistered,
+                               info_.name + ": " + range.toString() + " was unregistered during the copy"),
+                        device_ended_);
+        tellDropped(device_ended_, false);
+    }
     if (!servesOwnIn(range)) return;
     const Job job = jobs_.front();
     jobs_.pop_front();
@@ -329,7 +357,8 @@ void HostNic::revokeIn(const ByteRange& range) {
 }
 
 Status HostNic::heldIn(const ByteRange& range) const {
-    return server_ ? server_->heldIn(range).withContext(info_.name) : Status::ok();
+    const Status held = server_ ? server_->heldIn(range) : Status::ok();
+    return (held ? devices_.heldIn(range) : held).withContext(info_.name);
 }
 
 std::vector<Nic::Holding> HostNic::holdingsIn(const ByteRange& range) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -10,6 +11,7 @@
 
 #include "base/snapshot.h"
 #include "host_backend/copy.h"
+#include "host_backend/device_jobs.h"
 #include "host_backend/grant_server.h"
 #include "host_backend/host_shared.h"
 #include "host_backend/links.h"
@@ -28,12 +30,15 @@ namespace troupe {
 /// several must not cut such a one (see NicInfo::slice_bytes). To another process it copies under grants: see
 /// host::RemotePath, and host::GrantServer for the other side, which one Nic of the engine runs.
 ///
-/// Between two polls nothing is being copied, so everything that ends early is quiesced.
+/// Between two polls nothing is being copied by this thread, so what ends early is quiesced; what GPUs copy is waited
+/// for, see host::DeviceJobs.
 class HostNic : public Nic {
   public:
     /// `listener`: of `shared->socket`, for the one Nic of the engine that lets other processes in; empty for the rest.
-    HostNic(NicInfo info, std::shared_ptr<const host::HostShared> shared, UniqueFd listener = {});
+    /// `loop`: the one that polls it.
+    HostNic(NicInfo info, std::shared_ptr<const host::HostShared> shared, UniqueFd listener = {}, unsigned loop = 0);
     ~HostNic() override;
+    Status shut() override;
 
     const NicInfo& info() const override { return info_; }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
@@ -42,9 +47,12 @@ class HostNic : public Nic {
     void resetPath(PathId path, const Status& cause) override;
     std::size_t post(PathId path, std::span<const WorkRequest> requests) override;
     bool poll(TimePoint now, Sweep& sweep) override;
-    bool arm() override { return jobs_.empty() && runnable_.empty() && ended_.empty() && news_.changes.empty(); }
+    bool arm() override {
+        return jobs_.empty() && runnable_.empty() && ended_.empty() && news_.changes.empty() &&
+               (devices_.isIdle() || devices_.arm());
+    }
     int waitFd() const override { return links_.fd(); }
-    TimePoint nextDeadline() const override { return next_deadline_; }
+    TimePoint nextDeadline() const override { return std::min(next_deadline_, devices_.nextDeadline()); }
     bool servesPeerIn(const ByteRange& range) const override;
     void cutPeersIn(const ByteRange& range) override;
     void revokeIn(const ByteRange& range) override;
@@ -76,6 +84,14 @@ class HostNic : public Nic {
     std::uint64_t runLocal(std::uint64_t budget, Sweep& sweep);
     bool servesOwnIn(const ByteRange& range) const;
 
+    // With GPUs; host_nic_devices.cpp.
+    bool takeDevice(const Job& job, const RegionMap& regions);
+    void failTaken(const Job& job, const Status& cause);
+    void pushRemote(host::RemotePath& path, const WorkRequest& request);
+    bool releaseParting();
+    bool pollDevices(TimePoint now, Sweep& sweep);
+    void tellDropped(std::vector<host::DeviceJobs::Ended>& dropped, bool retryable);
+
     // To other processes.
     void enlist(host::RemotePath& path);
     bool look(TimePoint now, Sweep& sweep);
@@ -97,7 +113,9 @@ class HostNic : public Nic {
     ByteRange last_region_;         ///< Of the last request in this poll: most requests lie where the last one did.
 
     host::Links links_;
-    Status no_links_;  ///< Why other processes are out of reach.
+    host::DeviceJobs devices_;
+    std::vector<host::DeviceJobs::Ended> device_ended_;  ///< Reused.
+    Status no_links_;                                    ///< Why other processes are out of reach.
     std::unique_ptr<host::GrantServer> server_;
     host::PathNews news_;
     std::vector<host::RemotePath*> runnable_;

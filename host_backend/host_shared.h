@@ -6,8 +6,10 @@
 #include "base/config.h"
 #include "base/incarnation.h"
 #include "base/log.h"
+#include "host_backend/device_exports.h"
 #include "security/cluster_auth.h"
 #include "transports/registration_table.h"
+#include "transports/staging.h"
 
 namespace troupe::host {
 
@@ -20,7 +22,10 @@ struct HostShared {
     const Logger log;
     std::string socket;  ///< Abstract name of the own listener; empty: other processes are not served.
     std::string hint;    ///< See accessHint.
-    std::shared_ptr<const ClusterAuth> auth = nullptr;  ///< Null: no key.
+    std::shared_ptr<const ClusterAuth> auth = nullptr;       ///< Null: no key.
+    std::shared_ptr<device::StagingPool> staging = nullptr;  ///< As of TransportContext.
+    /// What of GPUs can be given to others.
+    std::shared_ptr<DeviceExports> exports = std::make_shared<DeviceExports>();
 };
 
 }  // namespace troupe::host

@@ -22,8 +22,14 @@ constexpr int kBacklog = 128;
 
 Status HostTransport::install(const TransportContext& context) {
     if (shared_) return {Code::AlreadyExists, "the host transport is installed"};
-    auto shared = std::make_shared<host::HostShared>(host::HostShared{
-        context.config, context.regions, context.incarnation, context.log, {}, host::accessHint(), context.auth});
+    auto shared = std::make_shared<host::HostShared>(host::HostShared{context.config,
+                                                                      context.regions,
+                                                                      context.incarnation,
+                                                                      context.log,
+                                                                      {},
+                                                                      host::accessHint(),
+                                                                      context.auth,
+                                                                      context.staging});
     boot_id_ = readBootId();
     data_loops_ = context.data_loops;
     if (context.config.host_peers && !context.incarnation.isNull()) {
@@ -54,15 +60,25 @@ std::vector<Transport::PlacedNic> HostTransport::takeNics() {
         info.merge_bytes = 0;
         info.window_bytes = kWindowSlices * info.slice_bytes;
         info.window_requests = kWindowRequests;
-        nics.push_back({loop, std::make_unique<HostNic>(info, shared_, std::move(listener_))});
+        nics.push_back({loop, std::make_unique<HostNic>(info, shared_, std::move(listener_), loop)});
     }
     return nics;
 }
 
 Status HostTransport::registerMemory(const Region& region) {
-    if (region.isOnDevice())
-        return {Code::Unsupported, "host: " + region.range.toString() + " lies on '" + region.location +
-                                       "', which this transport cannot copy"};
+    if (!region.isOnDevice()) return Status::ok();
+    if (!shared_ || !shared_->staging)
+        return {Code::Unsupported, "host: " + region.range.toString() + " is memory of " + region.location +
+                                       ", and there is no staging memory for it"};
+    if (const Status ready = shared_->staging->acquire(name(), region); !ready) return ready;
+    if (region.remote_accessible) shared_->exports->add(region);
+    return Status::ok();
+}
+
+Status HostTransport::unregisterMemory(const Region& region) {
+    if (!region.isOnDevice() || !shared_ || !shared_->staging) return Status::ok();
+    shared_->exports->remove(region);
+    shared_->staging->release(name(), region);
     return Status::ok();
 }
 

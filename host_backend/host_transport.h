@@ -21,9 +21,9 @@ class HostTransport : public Transport {
     Status install(const TransportContext& context) override;
     /// One Nic per data loop; the first lets other processes in.
     std::vector<PlacedNic> takeNics() override;
-    /// Unsupported for memory of a GPU, which a processor's copy cannot touch.
+    /// Of a GPU the rings and streams are made here.
     Status registerMemory(const Region& region) override;
-    Status unregisterMemory(const Region&) override { return {}; }
+    Status unregisterMemory(const Region& region) override;
     /// Adds the name of the socket.
     void describe(SegmentDesc& desc) const override;
     /// What the descriptor alone tells: Ok also where only a probe can know.

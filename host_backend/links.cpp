@@ -29,6 +29,15 @@ Status Links::add(Link& link, int fd, std::uint32_t events) {
     return {};
 }
 
+Status Links::watch(int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = nullptr;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+        return errnoStatus(Code::ResourceExhausted, "epoll_ctl", errno);
+    return {};
+}
+
 void Links::change(Link& link, int fd, std::uint32_t events) {
     epoll_event event = eventFor(link, events);
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);

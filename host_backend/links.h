@@ -36,6 +36,8 @@ class Links {
     void change(Link& link, int fd, std::uint32_t events);
     /// Call before each close: a child made by fork may hold the descriptor too, and then closing would not end it.
     void remove(int fd);
+    /// A descriptor that only wakes: what it is for is looked at in each pass. Its events have a null pointer.
+    Status watch(int fd);
     /// What is ready now; never waits.
     std::span<epoll_event> ready(std::span<epoll_event> events);
 

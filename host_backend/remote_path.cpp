@@ -29,11 +29,12 @@ constexpr std::uint64_t kRequestCost = 256;
 
 }  // namespace
 
-RemotePath::RemotePath(const HostShared& shared, Links& links, PathNews& news, std::string nic, PathId id,
-                       std::shared_ptr<const Peer> peer)
+RemotePath::RemotePath(const HostShared& shared, Links& links, PathNews& news, DeviceJobs& devices, std::string nic,
+                       PathId id, std::shared_ptr<const Peer> peer)
     : shared_(shared),
       links_(links),
       news_(news),
+      devices_(devices),
       nic_(std::move(nic)),
       id_(id),
       peer_(std::move(peer)),
@@ -142,7 +143,15 @@ void RemotePath::flush() {
 
 void RemotePath::hangUp() {
     // Closing tells the owner that nothing is used any more, so first nothing is.
-    grants_.clear();
+    PathNews::Parting parting;
+    parting.imports = grants_.clear();
+    for (Leaving& leaving : leaving_) parting.imports.push_back(std::move(leaving.import));
+    leaving_.clear();
+    for (const auto& import : parting.imports)
+        for (const ByteRange& range : import->mapped())
+            for (auto& [request, device] : devices_.takeBack(id_, range))
+                jobs_.push_back({request, 0, false, 0, device});
+    std::erase_if(parting.imports, [this](const auto& import) { return !isCopying(*import); });
     asks_.clear();
     ask_limit_ = 1;
     unsent_.clear();
@@ -150,8 +159,12 @@ void RemotePath::hangUp() {
     process_.reset();
     // For the owner it ends even when a child made by fork has the descriptor too.
     if (socket_) {
-        ::shutdown(socket_.get(), SHUT_RDWR);
         links_.remove(socket_.get());
+        if (parting.imports.empty()) ::shutdown(socket_.get(), SHUT_RDWR);
+    }
+    if (!parting.imports.empty()) {
+        parting.socket = std::move(socket_);
+        news_.partings.push_back(std::move(parting));
     }
     socket_.reset();
     if (greeting_ && greeting_->fd() >= 0) links_.remove(greeting_->fd());
@@ -209,7 +222,10 @@ void RemotePath::drop(const Status& cause, bool retryable, std::vector<Failure>&
 // --- grants ------------------------------------------------------------------------------------------------------
 
 void RemotePath::onFrame(const Frame& frame, UniqueFd descriptor, std::vector<Failure>& failures) {
-    if (const auto* grant = std::get_if<Grant>(&frame)) return onGrant(*grant, std::move(descriptor), failures);
+    if (const auto* grant = std::get_if<Grant>(&frame))
+        return onGrant(*grant, grant->writable, std::move(descriptor), failures);
+    if (const auto* grant = std::get_if<DeviceGrant>(&frame))
+        return onGrant(*grant, true, std::move(descriptor), failures);
     const auto* refused = std::get_if<GrantRefused>(&frame);
     const auto* revoke = std::get_if<Revoke>(&frame);
     if (descriptor || (refused == nullptr && revoke == nullptr))
@@ -219,18 +235,48 @@ void RemotePath::onFrame(const Frame& frame, UniqueFd descriptor, std::vector<Fa
     if (refused != nullptr && refused->code == Code::TransportMissing)
         return impossible(Status(refused->code, process_->name() + " refused: " + refused->text), failures);
     if (refused != nullptr) return onRefused(*refused, failures);
-    // No copy is under way here, and the next one looks for its grant first.
-    grants_.remove(revoke->region);
-    say(RevokeAck{revoke->region});
+    onRevoke(*revoke);
 }
 
-void RemotePath::onGrant(const Grant& grant, UniqueFd descriptor, std::vector<Failure>& failures) {
+void RemotePath::onRevoke(const Revoke& revoke) {
+    // No copy of this thread is under way, and the next one looks for its grant first.
+    auto import = grants_.remove(revoke.region);
+    if (import) {
+        for (const ByteRange& range : import->mapped())
+            for (auto& [request, device] : devices_.takeBack(id_, range))
+                jobs_.push_back({request, 0, false, 0, device});
+        if (isCopying(*import)) {
+            leaving_.push_back({revoke.region, std::move(import)});
+            return;
+        }
+        import.reset();
+    }
+    say(RevokeAck{revoke.region});
+}
+
+bool RemotePath::isCopying(const DeviceImport& import) const {
+    const auto ranges = import.mapped();
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [this](const ByteRange& range) { return devices_.touches(range); });
+}
+
+bool RemotePath::releaseLeaving() {
+    return std::erase_if(leaving_, [this](Leaving& leaving) {
+               if (isCopying(*leaving.import)) return false;
+               leaving.import.reset();
+               say(RevokeAck{leaving.region});
+               return true;
+           }) != 0;
+}
+
+template <class SomeGrant>
+void RemotePath::onGrant(const SomeGrant& grant, bool writable, UniqueFd descriptor, std::vector<Failure>& failures) {
     const auto ask = asks_.find(grant.id);
     if (ask == asks_.end() || ask->second - grant.base >= grant.length)
         return broken(Status(Code::ProtocolError, process_->name() + " granted what was not asked for"), failures);
     const auto asker =
         std::find_if(waiting_.begin(), waiting_.end(), [&](const Job& job) { return job.asked == grant.id; });
-    if (asker != waiting_.end() && asker->request.opcode == Opcode::Write && !grant.writable)
+    if (asker != waiting_.end() && asker->request.opcode == Opcode::Write && !writable)
         return broken(Status(Code::ProtocolError, process_->name() + " granted less than was asked for"), failures);
     const auto added = grants_.add(grant, std::move(descriptor));
     if (!added) return broken(added.status(), failures);
@@ -245,6 +291,11 @@ void RemotePath::onRefused(const GrantRefused& refused, std::vector<Failure>& fa
     const auto job =
         std::find_if(waiting_.begin(), waiting_.end(), [&](const Job& each) { return each.asked == refused.id; });
     if (job == waiting_.end()) return;  // It was dropped meanwhile.
+    if (refused.code == Code::Unsupported) {
+        decline(*job, Status(refused.code, refused.text), failures);
+        waiting_.erase(job);
+        return;
+    }
     retire(job->request);
     const std::string who = "segment '" + peer_->name + "' through " + nic_;
     failures.push_back({job->request, Status(refused.code, who + ": " + refused.text), false, true, true});
@@ -294,10 +345,10 @@ void RemotePath::reconsider() {
 
 // --- work --------------------------------------------------------------------------------------------------------
 
-void RemotePath::push(const WorkRequest& request) {
+void RemotePath::push(const WorkRequest& request, const device::PlacedMemory* device) {
     bytes_ += request.length;
     requests_ += 1;
-    jobs_.push_back(Job{request, 0, false, 0});
+    jobs_.push_back(Job{request, 0, false, 0, device});
 }
 
 void RemotePath::retire(const WorkRequest& request) {
@@ -319,6 +370,10 @@ std::uint64_t RemotePath::run(std::uint64_t budget, TimePoint now, Copier& copie
         if (!prepareFront()) continue;
         const Job& job = jobs_.front();
         const GrantCache::Entry& grant = *grants_.find(job.request.remote + job.done);
+        if (grant.device || job.device) [[unlikely]] {
+            runDevice(grant, sweep);
+            continue;
+        }
         if (grant.data == nullptr && !vm_) {
             impossible(Status(vm_.code(), grant.range.toString() + " cannot be mapped, and " + vm_.message()),
                        sweep.failed);
@@ -328,6 +383,37 @@ std::uint64_t RemotePath::run(std::uint64_t budget, TimePoint now, Copier& copie
         used += grant.data != nullptr ? runMapped(grant, left, copier, sweep) : runVm(left, sweep);
     }
     return used;
+}
+
+/// The first job is one that a GPU of this process does, where both ends are of GPUs and the other can be mapped; what
+/// else GPUs take part in goes another way.
+void RemotePath::runDevice(const GrantCache::Entry& grant, Sweep& sweep) {
+    const Job job = jobs_.front();
+    jobs_.pop_front();
+    const WorkRequest& request = job.request;
+    const std::string there = std::string("memory of ") + (grant.device ? "a GPU" : "the host") + " there";
+    if (!grant.device || !job.device)
+        return decline(job,
+                       Status(Code::Unsupported,
+                              there + ", and of " + (job.device ? job.device->memory.location : "the host") + " here"),
+                       sweep.failed);
+    if (!grant.range.contains({request.remote, request.length}))
+        return decline(job, Status(Code::Unsupported, there + " of several allocations"), sweep.failed);
+    const auto addr = grant.device->addressFor(*job.device->device, request.remote);
+    if (!addr) return decline(job, addr.status(), sweep.failed);
+    DeviceSide local;
+    local.addr = reinterpret_cast<std::uint64_t>(request.local);
+    local.device = job.device->memory.device;
+    DeviceSide remote = local;
+    remote.addr = *addr;
+    devices_.push(id_, request, local, remote, job.device);
+}
+
+void RemotePath::decline(const Job& job, const Status& why, std::vector<Failure>& failures) {
+    Failure declined = failure(job.request, why, false);
+    declined.declined = true;
+    retire(job.request);
+    failures.push_back(std::move(declined));
 }
 
 bool RemotePath::wokeLate(std::vector<Failure>& failures) {

@@ -13,6 +13,7 @@
 #include "base/back_off.h"
 #include "base/clock.h"
 #include "host_backend/copy.h"
+#include "host_backend/device_jobs.h"
 #include "host_backend/grant_cache.h"
 #include "host_backend/greeting.h"
 #include "host_backend/host_shared.h"
@@ -25,6 +26,14 @@ namespace troupe::host {
 struct PathNews {
     std::vector<PathChange> changes;  ///< For the next poll to tell.
     std::minstd_rand random;          ///< Jitter only.
+
+    /// What a path let go of while GPUs still copy there: unmapped, and then the connection that it was granted over is
+    /// closed, when they have ended.
+    struct Parting {
+        std::vector<std::unique_ptr<DeviceImport>> imports;
+        UniqueFd socket;
+    };
+    std::vector<Parting> partings;
 };
 
 /// The way of one HostNic to another process of this host: a connection to ask for grants, and the work that is done
@@ -32,14 +41,17 @@ struct PathNews {
 /// what ends early is quiesced, and a Revoke that is acknowledged between two calls is kept by the next.
 class RemotePath {
   public:
-    RemotePath(const HostShared& shared, Links& links, PathNews& news, std::string nic, PathId id,
+    RemotePath(const HostShared& shared, Links& links, PathNews& news, DeviceJobs& devices, std::string nic, PathId id,
                std::shared_ptr<const Peer> peer);
     ~RemotePath();
 
-    /// Takes one request; the caller has checked the window.
-    void push(const WorkRequest& request);
+    /// Takes one request; the caller has checked the window. `device`: the GPU of its local memory, if it is of one.
+    void push(const WorkRequest& request, const device::PlacedMemory* device = nullptr);
     std::uint64_t bytes() const { return bytes_; }
     std::uint32_t requests() const { return requests_; }
+
+    /// A request that the Nic does in its stead has ended.
+    void retire(const WorkRequest& request);
 
     /// True when `run` would get somewhere. What waits for the peer does not count.
     bool runnable() const { return (state_ == State::Up && !jobs_.empty()) || (state_ == State::Down && hasWork()); }
@@ -52,6 +64,9 @@ class RemotePath {
     bool onEvent(std::vector<Failure>& failures);
     void onTimer(TimePoint now, std::vector<Failure>& failures);
     TimePoint deadline() const { return deadline_; }
+
+    /// GPUs have ended something: what waited for that goes on. True when anything did.
+    bool releaseLeaving();
 
     /// The peer was described anew: what was not possible may be.
     void update(std::shared_ptr<const Peer> peer);
@@ -76,15 +91,26 @@ class RemotePath {
     };
     struct Job {
         WorkRequest request;
-        std::uint64_t done = 0;   ///< Bytes copied.
-        bool granted = false;     ///< All of it, when it was looked at first.
-        std::uint64_t asked = 0;  ///< Id of the grant request it made; 0: none.
+        std::uint64_t done = 0;                        ///< Bytes copied.
+        bool granted = false;                          ///< All of it, when it was looked at first.
+        std::uint64_t asked = 0;                       ///< Id of the grant request it made; 0: none.
+        const device::PlacedMemory* device = nullptr;  ///< As in push.
+    };
+    /// A grant that was taken back while GPUs copy there: acknowledged when they have ended.
+    struct Leaving {
+        std::uint64_t region = 0;
+        std::unique_ptr<DeviceImport> import;
     };
 
     void dial(TimePoint now, std::vector<Failure>& failures);
     void greeted(std::vector<Failure>& failures);
     void onFrame(const Frame& frame, UniqueFd descriptor, std::vector<Failure>& failures);
-    void onGrant(const Grant& grant, UniqueFd descriptor, std::vector<Failure>& failures);
+    template <class SomeGrant>
+    void onGrant(const SomeGrant& grant, bool writable, UniqueFd descriptor, std::vector<Failure>& failures);
+    void onRevoke(const Revoke& revoke);
+    bool isCopying(const DeviceImport& import) const;
+    void runDevice(const GrantCache::Entry& grant, Sweep& sweep);
+    void decline(const Job& job, const Status& why, std::vector<Failure>& failures);
     void onRefused(const GrantRefused& refused, std::vector<Failure>& failures);
     /// Moves jobs that wait back among those that run, as far as they are granted, and asks for more.
     void reconsider();
@@ -109,12 +135,12 @@ class RemotePath {
     /// peer first, whose word (it takes memory back, it has ended) may have changed everything.
     bool wokeLate(std::vector<Failure>& failures);
     Status vmError(int error, const WorkRequest& request) const;
-    void retire(const WorkRequest& request);
     Failure failure(const WorkRequest& request, const Status& cause, bool retryable) const;
 
     const HostShared& shared_;
     Links& links_;
     PathNews& news_;
+    DeviceJobs& devices_;
     const std::string nic_;
     const PathId id_;
     std::shared_ptr<const Peer> peer_;
@@ -135,6 +161,7 @@ class RemotePath {
     std::deque<Packet> unsent_;
 
     GrantCache grants_;
+    std::vector<Leaving> leaving_;
     std::deque<Job> jobs_;     ///< Run in this order.
     std::deque<Job> waiting_;  ///< For a grant.
     std::uint64_t next_ask_ = 1;

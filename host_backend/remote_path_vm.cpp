@@ -48,10 +48,10 @@ std::uint64_t RemotePath::gather(std::uint64_t budget) {
     for (Job& job : jobs_) {
         if (total >= budget || pieces_.size() == kMaxRanges || job.request.opcode != opcode) break;
         std::uint64_t missing = 0;
-        if (!pieces_.empty() && !isGranted(job, missing)) break;
+        if (job.device || (!pieces_.empty() && !isGranted(job, missing))) break;
         const std::uint64_t addr = job.request.remote + job.done;
         const GrantCache::Entry* const grant = grants_.find(addr);
-        if (grant == nullptr || grant->data != nullptr) break;
+        if (grant == nullptr || grant->data != nullptr || grant->device) break;
         const std::uint64_t left = job.request.length - job.done;
         const std::uint64_t piece = std::min({left, grant->range.end() - addr, std::max(budget - total, kNeverCut)});
         append(local_, remote_, {job.request.local + job.done, piece}, rangeAt(addr, piece));

@@ -11,7 +11,7 @@ namespace troupe::host {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x48505254;  // "TRPH"
-constexpr std::uint16_t kVersion = 2;
+constexpr std::uint16_t kVersion = 3;
 constexpr std::size_t kHeaderBytes = 8;
 constexpr auto kLastCode = static_cast<std::uint32_t>(Code::Internal);
 
@@ -139,6 +139,16 @@ void write(Writer& out, const Grant& frame) {
     out.number(static_cast<std::uint32_t>(frame.kind));
     out.number(std::uint32_t{frame.writable});
 }
+void write(Writer& out, const DeviceGrant& frame) {
+    out.number(frame.id);
+    out.number(frame.region);
+    out.number(frame.base);
+    out.number(frame.length);
+    out.number(static_cast<std::uint32_t>(frame.kind));
+    out.number(frame.allocation);
+    out.number(frame.allocation_bytes);
+    out.bytes(std::as_bytes(std::span(frame.handle)));
+}
 void write(Writer& out, const GrantRefused& frame) {
     out.number(frame.id);
     out.number(static_cast<std::uint32_t>(frame.code));
@@ -186,6 +196,22 @@ void read(Reader& in, Grant& frame) {
     frame.writable = in.flag();
     in.require(frame.length != 0 && !ByteRange{frame.base, frame.length}.wraps() &&
                !ByteRange{frame.offset, frame.length}.wraps());
+}
+void read(Reader& in, DeviceGrant& frame) {
+    frame.id = in.number<std::uint64_t>();
+    frame.region = in.number<std::uint64_t>();
+    frame.base = in.number<std::uint64_t>();
+    frame.length = in.number<std::uint64_t>();
+    const auto kind = in.number<std::uint32_t>();
+    in.require(kind == static_cast<std::uint32_t>(device::ShareKind::Ipc) ||
+               kind == static_cast<std::uint32_t>(device::ShareKind::File));
+    frame.kind = static_cast<device::ShareKind>(kind);
+    frame.allocation = in.number<std::uint64_t>();
+    frame.allocation_bytes = in.number<std::uint64_t>();
+    const auto handle = in.bytes<device::kShareHandleBytes>();
+    std::memcpy(frame.handle.data(), handle.data(), handle.size());
+    const ByteRange allocation{frame.allocation, frame.allocation_bytes};
+    in.require(frame.length != 0 && !allocation.wraps() && allocation.contains({frame.base, frame.length}));
 }
 void read(Reader& in, GrantRefused& frame) {
     frame.id = in.number<std::uint64_t>();

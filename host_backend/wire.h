@@ -12,6 +12,7 @@
 #include "base/incarnation.h"
 #include "base/status.h"
 #include "security/cluster_auth.h"
+#include "transports/device.h"
 
 /// What two processes of one host say to each other over their unix socket; docs/design.md has the layout.
 ///
@@ -20,7 +21,7 @@
 ///               <-----------------  Welcome (or Refuse)
 ///        Ready  ----------------->        the owner is the process that I meant, and I may copy (what it lets me)
 ///        GrantRequest ----------->
-///               <-----------------  Grant (or GrantRefused)
+///               <-----------------  Grant (or DeviceGrant, or GrantRefused)
 ///               <-----------------  Revoke
 ///        RevokeAck -------------->        the region is not touched any more
 ///
@@ -89,6 +90,20 @@ struct Grant {
     bool operator==(const Grant&) const = default;
 };
 
+/// Yes, and it is memory of a GPU: [base, base + length) lies in an allocation that can be mapped, see
+/// device::SharedMemory. With kind File its descriptor comes with the first grant of the region.
+struct DeviceGrant {
+    std::uint64_t id = 0;      ///< Of the request.
+    std::uint64_t region = 0;  ///< As in Grant; of a region of several allocations each has its own.
+    std::uint64_t base = 0;
+    std::uint64_t length = 0;
+    device::ShareKind kind = device::ShareKind::Ipc;
+    std::uint64_t allocation = 0;        ///< Where the owner has its first byte,
+    std::uint64_t allocation_bytes = 0;  ///< and how long it is. [base, base + length) lies in it.
+    std::array<std::uint8_t, device::kShareHandleBytes> handle{};
+    bool operator==(const DeviceGrant&) const = default;
+};
+
 struct GrantRefused {
     std::uint64_t id = 0;
     Code code = Code::Internal;
@@ -119,7 +134,7 @@ struct KeyProof {
 };
 
 using Frame = std::variant<Hello, Welcome, Refuse, Ready, GrantRequest, Grant, GrantRefused, Revoke, RevokeAck,
-                           Challenge, KeyProof>;
+                           Challenge, KeyProof, DeviceGrant>;
 
 /// What the proofs are for.
 inline constexpr std::string_view kAuthProtocol = "host";

@@ -69,6 +69,7 @@ struct SliceReport {
         bool quiesced = true;
         bool fenced = false;         ///< As in Failure.
         std::uint64_t incident = 0;  ///< As in Failure.
+        bool declined = false;       ///< As in Failure.
     };
     /// A flight that is over: nothing of it is with the Nic any more.
     struct Settled {

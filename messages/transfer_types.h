@@ -43,6 +43,13 @@ struct TransferRequest {
     /// When the task ends as TIMEOUT if nothing else ended it. For none set `transfer_timeout` to 0; for a request that
     /// may take longer than the others, name a time that is far away (Clock::now() + std::chrono::hours(24)).
     TimePoint deadline = kDefaultDeadline;
+
+    // Order with the work of a GPU, of whose memory `source` is then. CUevent, CUstream (cudaEvent_t, cudaStream_t),
+    // not the default stream; null: none. They must live until the task is terminal.
+    void* wait_event = nullptr;   ///< Nothing of the request begins before the event, as recorded by now, is done;
+    void* wait_stream = nullptr;  ///< nor before all is done that the stream was given by now.
+    /// Recorded when the bytes are in destination memory, before the task is COMPLETED; not when it ends otherwise.
+    void* done_event = nullptr;
 };
 
 enum class TransferStatusEnum : int {

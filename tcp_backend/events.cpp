@@ -23,6 +23,17 @@ Status EventSet::add(Link& link, std::uint32_t events) {
     return {};
 }
 
+Status EventSet::watch(int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = nullptr;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+        return errnoStatus(Code::ResourceExhausted, "epoll_ctl", errno);
+    return {};
+}
+
+void EventSet::unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
 void EventSet::setInterest(Link& link, std::uint32_t events) {
     if (link.interest == events || !link.fd) return;
     epoll_event event{};

@@ -39,6 +39,10 @@ class EventSet {
     void closeAbruptly(Link& link);
     /// What was written still arrives.
     void closeInOrder(Link& link);
+    /// A descriptor that only wakes: what it is for is looked at in each pass. In `ready` its event has a null pointer.
+    /// Until unwatch, which comes before it is closed.
+    Status watch(int fd);
+    void unwatch(int fd);
     /// What is ready now; never waits. The part of `events` that was filled in.
     std::span<epoll_event> ready(std::span<epoll_event> events);
 

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace troupe::tcp {
 
@@ -22,6 +24,14 @@ inline constexpr std::size_t kDirectBytes = 16 << 10;
 struct Payload {
     std::byte* to = nullptr;   ///< Null: read and dropped.
     std::uint64_t length = 0;  ///< 0: the frame is only its header.
+    bool staged = false;       ///< The handler has room for it piece by piece; `to` is the reader's then.
+};
+
+/// What a handler has for the next bytes of a staged payload.
+enum class Room : std::uint8_t {
+    Here,   ///< This much.
+    Later,  ///< None now: nothing is received until there is.
+    Drop,   ///< The rest of the payload is not wanted.
 };
 
 /// How one receive pass ended.
@@ -31,6 +41,7 @@ enum class ReadEnd : std::uint8_t {
     Closed,     ///< Orderly end of the stream.
     Failed,     ///< errno says why.
     Violation,  ///< The handler refused a header.
+    Starved,    ///< There is no room for a staged payload.
 };
 
 /// Cuts a stream into frames: a header of `HeaderBytes`, then a payload as long as the handler says.
@@ -43,6 +54,9 @@ enum class ReadEnd : std::uint8_t {
 ///   bool onFault()                                          the rest of a payload cannot be put where it belongs: true
 ///                                                           to have it dropped, false to end the connection
 ///   std::size_t headerRoom() const                          how many frames it can take now, at most
+///   Room roomFor(std::span<std::byte>& here)                   of a staged payload: room for its next bytes
+///   void onStaged(std::size_t size)                         so many were put there, after onBytes
+///   void onSilence()                                        the wire has nothing for the room that was given
 template <std::size_t HeaderBytes>
 class FrameReader {
   public:
@@ -50,6 +64,8 @@ class FrameReader {
         kept_ = 0;
         payload_ = {};
         expect_large_ = false;
+        room_ = 0;
+        stash_.clear();
     }
     /// The payload being received: what is missing, and where it goes.
     const Payload& payload() const { return payload_; }
@@ -57,13 +73,18 @@ class FrameReader {
     /// Receives about `budget` bytes, less what it received; `moved` tells whether anything came.
     template <class Handler>
     ReadEnd read(int fd, std::span<std::byte> scratch, std::size_t& budget, Handler& handler, bool& moved) {
+        // Who gave room may have taken it back since.
+        room_ = 0;
         while (budget > 0) {
+            if (payload_.staged && !prepareStaged(handler)) [[unlikely]]
+                return refused_ ? ReadEnd::Violation : ReadEnd::Starved;
             iovec pieces[2];
             int count = 0;
             std::size_t wanted = 0;
             std::size_t direct = 0;
             if (payload_.length != 0 && payload_.to) {
-                direct = static_cast<std::size_t>(std::min<std::uint64_t>(payload_.length, kMostAtOnce));
+                direct = static_cast<std::size_t>(
+                    std::min<std::uint64_t>(payload_.staged ? room_ : payload_.length, kMostAtOnce));
                 pieces[count++] = {payload_.to, direct};
                 wanted = direct;
             }
@@ -82,6 +103,7 @@ class FrameReader {
                 payload_.to = nullptr;
                 continue;
             }
+            if (payload_.staged && got < 0) handler.onSilence();
             if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? ReadEnd::Drained : ReadEnd::Failed;
             moved = true;
             const auto received = static_cast<std::size_t>(got);
@@ -90,7 +112,7 @@ class FrameReader {
             if (placed != 0) take(placed, handler);
             if (received > placed && !parse(scratch.data(), kept_ + received - placed, handler))
                 return ReadEnd::Violation;
-            if (received < wanted) return ReadEnd::Drained;
+            if (received < wanted) return stash_.empty() ? ReadEnd::Drained : ReadEnd::Starved;
         }
         return ReadEnd::Budget;
     }
@@ -113,6 +135,36 @@ class FrameReader {
         return got;
     }
 
+    /// Makes room for the next bytes of a staged payload, and puts there what was received before there was any. False:
+    /// there is none, or what was received is `refused_`.
+    template <class Handler>
+    bool prepareStaged(Handler& handler) {
+        while (!stash_.empty()) {
+            if (payload_.staged && !findRoom(handler)) return false;
+            const std::vector<std::byte> stash = std::exchange(stash_, {});
+            refused_ = !parse(stash.data(), stash.size(), handler);
+            if (refused_) return false;
+        }
+        return !payload_.staged || findRoom(handler);
+    }
+
+    template <class Handler>
+    bool findRoom(Handler& handler) {
+        if (room_ != 0) return true;
+        std::span<std::byte> here;
+        switch (handler.roomFor(here)) {
+            case Room::Here:
+                payload_.to = here.data();
+                room_ = here.size();
+                return true;
+            case Room::Later: return false;
+            case Room::Drop: break;
+        }
+        payload_.to = nullptr;
+        payload_.staged = false;
+        return true;
+    }
+
     /// How far to fill the scratch buffer, counted from its start (with what is kept of a header).
     std::size_t lookahead(std::size_t capacity, std::size_t frames) const {
         if (frames == 0) return 0;
@@ -126,6 +178,10 @@ class FrameReader {
         handler.onBytes(payload_.to, size);
         payload_.to += size;
         payload_.length -= size;
+        if (payload_.staged) [[unlikely]] {
+            room_ -= size;
+            handler.onStaged(size);
+        }
         if (payload_.length == 0) {
             payload_ = {};
             handler.onPayload();
@@ -146,7 +202,12 @@ class FrameReader {
                 payload_ = next;
                 continue;
             }
-            const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(have, payload_.length));
+            if (payload_.staged && !findRoom(handler)) [[unlikely]] {
+                stash_.assign(at, at + have);
+                return true;
+            }
+            const auto size =
+                static_cast<std::size_t>(std::min<std::uint64_t>(have, payload_.staged ? room_ : payload_.length));
             if (payload_.to) {
                 std::memcpy(payload_.to, at, size);
                 take(size, handler);
@@ -166,6 +227,9 @@ class FrameReader {
     std::size_t kept_ = 0;
     Payload payload_;
     bool expect_large_ = false;
+    std::uint64_t room_ = 0;        ///< Of a staged payload: bytes from `payload_.to` on that are free.
+    bool refused_ = false;          ///< What was stashed broke the rules.
+    std::vector<std::byte> stash_;  ///< Received before there was room for it; at most what `scratch` holds.
 };
 
 }  // namespace troupe::tcp

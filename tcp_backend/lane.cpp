@@ -214,6 +214,13 @@ void Lane::failAll(const Status& cause, bool retryable, std::uint64_t culprit, s
     sent_ = ring_.end();
     sent_offset_ = 0;
     reader_.reset();  // It may have pointed into a buffer that is the caller's again.
+    // Copies that are under way run on, and the Nic keeps back what they touch.
+    staged_.clear();
+    sink_.reset();
+    waits_for_gpu_ = false;
+    starved_ = false;
+    gpu_failure_ = {};
+    gpu_refusal_ = {};
 }
 
 void Lane::giveBack(std::vector<Failure>& failed) {

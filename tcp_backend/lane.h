@@ -54,13 +54,19 @@ class Lane : public Link {
     bool hasUnsent() const { return sent_ != ring_.end(); }
     /// True after a send that the socket did not take whole, until it takes bytes again.
     bool isBlocked() const { return blocked_; }
+    /// What is to be sent next is still on its way from a GPU.
+    bool waitsForGpu() const { return waits_for_gpu_; }
+    /// What is to be received next finds no room on its way to a GPU.
+    bool isStarved() const { return starved_; }
     /// The peer has something to answer.
     bool awaitsAnswer() const { return ring_.first() != sent_; }
     std::uint64_t backlogBytes() const { return backlog_; }
 
-    void push(const WorkRequest& request) {
+    /// `device`: the GPU of its local memory, or Gpu::kNone.
+    void push(const WorkRequest& request, int device) {
         Outstanding& entry = ring_.push();
         entry.request = request;
+        entry.device = device;
         entry.has_crc = false;
         backlog_ += request.length + kRequestBytes;
     }
@@ -94,6 +100,7 @@ class Lane : public Link {
 
     struct Outstanding {
         WorkRequest request;
+        int device = Gpu::kNone;
         std::uint32_t crc = 0;
         bool has_crc = false;  ///< Computed once: a header sent in two parts must not change in between.
     };
@@ -113,6 +120,10 @@ class Lane : public Link {
     Status onChallenge();
     Status checkReply(const HelloReply& reply) const;
     void fill(Gather& gather);
+    Payload stagedPayload();
+    bool addStaged(Gather& gather, std::uint64_t id, std::uint64_t offset);
+    void copyAhead(std::uint64_t id, device::Staging& staging);
+    void countStaged(std::uint64_t id, std::uint64_t before, std::uint64_t after);
     std::uint64_t firstFaulty() const;
     void countSent(std::size_t bytes);
     std::string where() const;
@@ -132,6 +143,8 @@ class Lane : public Link {
     const std::uint32_t number_;
     State state_ = State::Idle;
     bool blocked_ = false;
+    bool waits_for_gpu_ = false;
+    bool starved_ = false;
     TimePoint deadline_ = kForever;  ///< Of Connecting and Greeting.
     TimePoint retry_at_{};           ///< Idle: no attempt before.
     BackOff back_off_;
@@ -140,6 +153,11 @@ class Lane : public Link {
     std::uint64_t sent_ = 0;         ///< First request that is not sent whole.
     std::uint64_t sent_offset_ = 0;  ///< Bytes of its frame that are.
     std::uint64_t backlog_ = 0;      ///< Bytes queued and not answered.
+
+    StagedSends staged_;                        ///< By the numbers of their requests.
+    std::unique_ptr<device::StagedSink> sink_;  ///< Of the READ whose payload is being received.
+    Status gpu_failure_;                        ///< Why the frame that is sent next never will be,
+    Status gpu_refusal_;                        ///< and why the payload that is received is dropped.
 
     std::vector<Failure> unfenced_;
     TimePoint fence_until_ = kForever;  ///< Then they are given back anyhow.

@@ -1,5 +1,7 @@
 #include <cerrno>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/fault_injector.h"
 #include "tcp_backend/crc32c.h"
@@ -37,6 +39,7 @@ class Lane::Receiver {
     void onPayload() {
         const ResponseHeader& response = lane_.response_;
         const WorkRequest request = lane_.ring_.front().request;
+        const bool staged = lane_.ring_.front().device != Gpu::kNone;
         lane_.retire();
         if (response.kind == ResponseKind::Error) {
             const std::string text(reinterpret_cast<const char*>(lane_.message_.data()), response.length);
@@ -51,10 +54,27 @@ class Lane::Receiver {
                  {Code::ChecksumMismatch, lane_.describe(request) + ": the CRC32C of the bytes that came differs"},
                  true,
                  true});
+        } else if (staged) [[unlikely]] {
+            return onStagedData(request);
         } else {
             sweep_.complete(request.cookie, request.length);
         }
+        if (staged) [[unlikely]]
+            lane_.sink_.reset();
     }
+
+    Room roomFor(std::span<std::byte>& here) {
+        if (!lane_.sink_) return Room::Drop;
+        here = lane_.sink_->room();
+        if (!here.empty()) return Room::Here;
+        return lane_.sink_->state() ? Room::Later : Room::Drop;
+    }
+
+    /// What went wrong is seen when there is no more room, or at the end.
+    void onStaged(std::size_t size) { static_cast<void>(lane_.sink_->commit(size)); }
+
+    /// A chunk with nothing in it is of more use to others.
+    void onSilence() { lane_.sink_->giveUnused(); }
 
     bool onFault() { return false; }
 
@@ -79,13 +99,36 @@ class Lane::Receiver {
             return false;
         lane_.response_crc_ = 0;
         next = {request.local, request.length};
+        if (lane_.ring_.front().device != Gpu::kNone) [[unlikely]]
+            next = lane_.stagedPayload();
         if (next.length == 0) onPayload();
         return true;
+    }
+
+    /// All bytes for a GPU have come, or were dropped.
+    void onStagedData(const WorkRequest& request) {
+        std::unique_ptr<device::StagedSink> sink = std::move(lane_.sink_);
+        const Status lost = sink ? sink->state() : std::exchange(lane_.gpu_refusal_, {});
+        if (lost)
+            lane_.shared_.gpu.land(request, std::move(sink));
+        else
+            sweep_.failed.push_back({request, lost, false, true, true});
     }
 
     Lane& lane_;
     Sweep& sweep_;
 };
+
+/// Where the bytes of the oldest READ, which are for a GPU, go.
+Payload Lane::stagedPayload() {
+    const Outstanding& entry = ring_.front();
+    const ByteRange range{reinterpret_cast<std::uint64_t>(entry.request.local), entry.request.length};
+    const auto staging = shared_.gpu.at(entry.device);
+    gpu_refusal_ = staging.status();
+    if (!staging) return {nullptr, range.length};
+    sink_ = std::make_unique<device::StagedSink>((*staging)->in(), range);
+    return {nullptr, range.length, true};
+}
 
 bool Lane::receive(TimePoint now, Sweep& sweep) {
     bool moved = false;
@@ -93,7 +136,9 @@ bool Lane::receive(TimePoint now, Sweep& sweep) {
     Receiver receiver(*this, sweep);
     const ReadEnd end = reader_.read(fd.get(), shared_.scratch, budget, receiver, moved);
     shared_.pass_bytes += kPassBytes - budget;
+    starved_ = end == ReadEnd::Starved;
     switch (end) {
+        case ReadEnd::Starved:
         case ReadEnd::Drained:
         case ReadEnd::Budget: return moved;
         case ReadEnd::Closed:

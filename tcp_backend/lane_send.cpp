@@ -13,7 +13,16 @@ bool Lane::send(TimePoint now, std::vector<Failure>& failed) {
     std::size_t budget = kPassBytes;
     while (hasUnsent() && budget > 0) {
         Gather& gather = shared_.gather;
+        waits_for_gpu_ = false;
         fill(gather);
+        if (gather.bytes() == 0) [[unlikely]] {
+            if (!gpu_failure_) {
+                const Status why = gpu_failure_;
+                lose(now, why, true, failed, sent_);
+                return true;
+            }
+            break;
+        }
         const ssize_t sent = gather.send(fd.get());
         if (sent < 0) {
             if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -47,6 +56,7 @@ std::uint64_t Lane::firstFaulty() const {
         seen += kRequestBytes;
         if (request.opcode != Opcode::Write) continue;
         seen += request.length;
+        if (ring_[id].device != Gpu::kNone) continue;
         if (firstUnreadable({reinterpret_cast<std::uint64_t>(request.local), request.length})) return id;
     }
     return sent_;
@@ -59,6 +69,11 @@ void Lane::fill(Gather& gather) {
         Outstanding& entry = ring_[id];
         const WorkRequest& request = entry.request;
         const bool write = request.opcode == Opcode::Write;
+        if (write && entry.device != Gpu::kNone) [[unlikely]] {
+            if (!addStaged(gather, id, offset)) return;
+            offset = 0;
+            continue;
+        }
         if (offset < kRequestBytes) {
             const bool crc = shared_.config.tcp_crc;
             if (crc && write && !entry.has_crc) {
@@ -83,11 +98,65 @@ void Lane::fill(Gather& gather) {
     }
 }
 
+/// The same for a WRITE from a GPU: as much of it as has come from there. False: not all of its frame is in the
+/// message.
+bool Lane::addStaged(Gather& gather, std::uint64_t id, std::uint64_t offset) {
+    Outstanding& entry = ring_[id];
+    const ByteRange range{reinterpret_cast<std::uint64_t>(entry.request.local), entry.request.length};
+    const auto staging = shared_.gpu.at(entry.device);
+    const auto stop = [&](const Status& why) {
+        waits_for_gpu_ = true;
+        if (id == sent_) gpu_failure_ = why;
+        return false;
+    };
+    if (!staging) return stop(staging.status());
+    if (shared_.config.tcp_crc && !entry.has_crc) {
+        const auto sum = staged_.checksum(id, **staging, range);
+        if (!sum) return stop(staged_.state(id));
+        entry.crc = *sum;
+        entry.has_crc = true;
+    }
+    const std::uint64_t done = offset < kRequestBytes ? 0 : offset - kRequestBytes;
+    if (blocked_) blocked_ = !isWritable(fd.get());
+    const auto bytes = staged_.ready(id, **staging, range, done, !blocked_);
+    copyAhead(id + 1, **staging);
+    // The header goes with the first bytes: what cannot be sent has not been announced then.
+    if (bytes.empty()) return stop(staged_.state(id));
+    if (offset < kRequestBytes) {
+        std::byte* header = gather.scratch(kRequestBytes);
+        encodeRequest({Op::Write, entry.has_crc, entry.crc, id, entry.request.remote, entry.request.length}, header);
+        gather.add(header + offset, kRequestBytes - offset);
+    }
+    gather.add(bytes.data(), bytes.size());
+    return done + bytes.size() == entry.request.length;
+}
+
+/// Begins to copy what is sent after this, as far as there is room for it.
+void Lane::copyAhead(std::uint64_t id, device::Staging& staging) {
+    for (; id != ring_.end() && staged_.mayGoAhead(staging); ++id) {
+        const Outstanding& entry = ring_[id];
+        if (entry.request.opcode != Opcode::Write) continue;
+        if (entry.device != staging.device().info().ordinal) return;
+        staged_.ready(id, staging, {reinterpret_cast<std::uint64_t>(entry.request.local), entry.request.length}, 0,
+                      true);
+    }
+}
+
+/// Of the frame of a WRITE from a GPU the bytes from `before` to `after` were sent.
+void Lane::countStaged(std::uint64_t id, std::uint64_t before, std::uint64_t after) {
+    const Outstanding& entry = ring_[id];
+    if (entry.request.opcode != Opcode::Write) return;
+    staged_.consume(id, after - std::min(after, std::max(before, std::uint64_t{kRequestBytes})));
+    if (after == kRequestBytes + entry.request.length) staged_.finish(id);
+}
+
 void Lane::countSent(std::size_t bytes) {
     while (bytes != 0) {
         const WorkRequest& request = ring_[sent_].request;
         const std::uint64_t frame = kRequestBytes + (request.opcode == Opcode::Write ? request.length : 0);
         const std::uint64_t missing = frame - sent_offset_;
+        if (ring_[sent_].device != Gpu::kNone) [[unlikely]]
+            countStaged(sent_, sent_offset_, sent_offset_ + std::min<std::uint64_t>(bytes, missing));
         if (bytes < missing) {
             sent_offset_ += bytes;
             return;

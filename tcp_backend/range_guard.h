@@ -27,6 +27,9 @@ class RangeGuard {
         return map.faultOf(range, true, write);
     }
 
+    /// Whether what was checked last may be of a GPU.
+    bool mayBeDevice() const { return map_->devices() != 0; }
+
   private:
     /// Without a sum that could wrap: the range is a peer's.
     static bool inside(const ByteRange& range, const Region& region) {

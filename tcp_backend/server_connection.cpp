@@ -24,26 +24,42 @@ class ServerConnection::Receiver {
         RequestHeader request;
         if (!decodeRequest(bytes, request)) return false;
         const ByteRange range{request.addr, request.length};
-        const RangeFault fault = my_.shared_.guard.check(range, request.op == Op::Write);
+        RangeFault fault = my_.shared_.guard.check(range, request.op == Op::Write);
+        int device = Gpu::kNone;
+        if (my_.shared_.guard.mayBeDevice() && !fault) [[unlikely]] {
+            const auto found = my_.shared_.gpu.deviceOf(range);
+            if (found)
+                device = *found;
+            else
+                fault = {Code::Unsupported, range.addr};
+        }
         if (request.op == Op::Read) {
             if (fault) {
                 my_.refuse(request.id, fault);
-            } else if (const auto bad = my_.knownUnreadable(range)) {
+            } else if (const auto bad = device == Gpu::kNone ? my_.knownUnreadable(range) : std::nullopt) {
                 my_.refuse(request.id, {Code::AccessDenied, *bad, Denial::Untouchable});
             } else if (!my_.mayAskFor(range.length)) {
                 my_.refuse(request.id, {Code::CapacityExceeded, range.addr});
             } else {
-                my_.responses_.push() = {
-                    ResponseKind::ReadData, request.crc, false, Denial::LocalOnly, 0, request.id, range};
+                my_.responses_.push() = {ResponseKind::ReadData,
+                                         request.crc,
+                                         false,
+                                         Denial::LocalOnly,
+                                         static_cast<std::int16_t>(device),
+                                         0,
+                                         request.id,
+                                         range};
                 my_.bytes_asked_for_ += range.length;
                 *my_.bytes_of_peer_ += range.length;
             }
             return true;
         }
         // Checked once: whoever unregisters the range waits until `touches` denies it.
-        my_.incoming_ = {request.id, range, fault, request.crc, request.crc32c, 0};
+        my_.incoming_ = {request.id, range, fault, device, request.crc, request.crc32c, 0};
         next.to = fault ? nullptr : reinterpret_cast<std::byte*>(request.addr);
         next.length = request.length;
+        if (device != Gpu::kNone && next.length != 0) [[unlikely]]
+            next = my_.stagedPayload();
         if (next.length == 0) onPayload();
         return true;
     }
@@ -65,9 +81,25 @@ class ServerConnection::Receiver {
             my_.refuse(write.id, write.fault);
         else if (write.crc && write.actual_crc != write.expected_crc)
             my_.refuse(write.id, {Code::ChecksumMismatch, write.range.addr});
+        else if (my_.sink_) [[unlikely]]
+            return my_.acknowledgeStaged();
         else
             my_.acknowledge(write.id);
+        my_.sink_.reset();
     }
+
+    Room roomFor(std::span<std::byte>& here) {
+        if (!my_.sink_) return Room::Drop;
+        here = my_.sink_->room();
+        if (!here.empty()) return Room::Here;
+        return my_.sink_->state() ? Room::Later : Room::Drop;
+    }
+
+    /// What went wrong is seen when there is no more room, or at the end.
+    void onStaged(std::size_t size) { static_cast<void>(my_.sink_->commit(size)); }
+
+    /// A chunk with nothing in it is of more use to others.
+    void onSilence() { my_.sink_->giveUnused(); }
 
     std::size_t headerRoom() const { return my_.isPaused() ? 0 : kMostResponses - my_.responses_.size(); }
 
@@ -205,7 +237,9 @@ bool ServerConnection::serve() {
     Receiver receiver(*this);
     const ReadEnd end = reader_.read(fd.get(), shared_.scratch, budget, receiver, moved);
     shared_.pass_bytes += kPassBytes - budget;
+    starved_ = end == ReadEnd::Starved;
     switch (end) {
+        case ReadEnd::Starved:
         case ReadEnd::Drained:
         case ReadEnd::Budget: break;
         case ReadEnd::Closed: close("closed by the peer"); return true;
@@ -231,6 +265,13 @@ void ServerConnection::close(const char* why) {
     responses_.clear();
     *bytes_of_peer_ -= std::exchange(bytes_asked_for_, 0);
     reader_.reset();
+    if (sink_) shared_.gpu.leaveBehind(hello_.lane.initiator, incoming_.range);
+    for (const Landing& landing : landings_) shared_.gpu.leaveBehind(hello_.lane.initiator, landing.range);
+    sink_.reset();
+    landings_.clear();
+    staged_.clear();
+    starved_ = false;
+    waits_for_gpu_ = false;
 }
 
 void ServerConnection::acknowledge(std::uint64_t id) {
@@ -238,12 +279,13 @@ void ServerConnection::acknowledge(std::uint64_t id) {
         Response& last = responses_.back();
         // One that is sent in part says already how many it stands for.
         const bool begun = responses_.size() == 1 && sent_offset_ != 0;
-        if (last.kind == ResponseKind::WriteAck && !begun && last.id + last.value == id && last.value != UINT32_MAX) {
+        if (last.kind == ResponseKind::WriteAck && last.device == Gpu::kNone && !begun && last.id + last.value == id &&
+            last.value != UINT32_MAX) {
             ++last.value;
             return;
         }
     }
-    responses_.push() = {ResponseKind::WriteAck, false, true, Denial::LocalOnly, 1, id, {}};
+    responses_.push() = {ResponseKind::WriteAck, false, true, Denial::LocalOnly, Gpu::kNone, 1, id, {}};
 }
 
 void ServerConnection::refuse(std::uint64_t id, const RangeFault& fault) { responses_.push() = refusal(id, fault); }
@@ -259,7 +301,7 @@ bool ServerConnection::refuseUnreadable() {
     for (auto i = responses_.first(); i != responses_.end() && seen < kSendBytes; ++i, begun = 0) {
         Response& response = responses_[i];
         seen += frameBytes(response) - begun;
-        if (response.kind != ResponseKind::ReadData) continue;
+        if (response.kind != ResponseKind::ReadData || response.device != Gpu::kNone) continue;
         const std::uint64_t sent = begun > kResponseBytes ? begun - kResponseBytes : 0;
         const auto bad = firstUnreadable({response.range.addr + sent, response.range.length - sent});
         if (!bad) continue;
@@ -286,7 +328,7 @@ std::optional<std::uint64_t> ServerConnection::knownUnreadable(const ByteRange& 
 
 ServerConnection::Response ServerConnection::refusal(std::uint64_t id, const RangeFault& fault) {
     const auto code = static_cast<std::uint32_t>(fault.code);
-    return {ResponseKind::Error, false, true, fault.denial, code, id, {fault.addr, 0}};
+    return {ResponseKind::Error, false, true, fault.denial, Gpu::kNone, code, id, {fault.addr, 0}};
 }
 
 RangeFault ServerConnection::faultOf(const Response& response) {
@@ -298,9 +340,15 @@ bool ServerConnection::flush() {
     std::size_t budget = kPassBytes;
     while (hasUnsent() && budget > 0) {
         Gather& gather = shared_.gather;
+        waits_for_gpu_ = false;
         fill(gather);
+        if (gather.bytes() == 0) [[unlikely]] {
+            if (!gpu_failure_) close(gpu_failure_.message().c_str());
+            return moved || state_ == State::Closed;
+        }
         const ssize_t sent = gather.send(fd.get());
         if (sent < 0) {
+            blocked_ = true;
             if (errno == EAGAIN || errno == EWOULDBLOCK) return moved;
             if (errno == EFAULT && refuseUnreadable()) continue;
             close("the connection broke, or memory that is registered cannot be read");
@@ -310,7 +358,8 @@ bool ServerConnection::flush() {
         moved = true;
         shared_.pass_bytes += bytes;
         countSent(bytes);
-        if (bytes < gather.bytes()) return true;
+        blocked_ = bytes < gather.bytes();
+        if (blocked_) return true;
         budget -= std::min(budget, bytes);
     }
     return moved;
@@ -321,6 +370,11 @@ void ServerConnection::fill(Gather& gather) {
     std::uint64_t offset = sent_offset_;
     for (auto i = responses_.first(); i != responses_.end() && gather.hasRoom() && gather.bytes() < kSendBytes; ++i) {
         Response& response = responses_[i];
+        if (response.device != Gpu::kNone) [[unlikely]] {
+            if (!addStaged(gather, i, offset)) return;
+            offset = 0;
+            continue;
+        }
         if (addResponse(gather, response, offset) + offset < frameBytes(response)) return;
         offset = 0;
     }
@@ -368,6 +422,8 @@ std::uint64_t ServerConnection::frameBytes(const Response& response) const {
 void ServerConnection::countSent(std::size_t bytes) {
     while (bytes != 0) {
         const std::uint64_t missing = frameBytes(responses_.front()) - sent_offset_;
+        if (responses_.front().device != Gpu::kNone) [[unlikely]]
+            countStaged(responses_.first(), sent_offset_, sent_offset_ + std::min<std::uint64_t>(bytes, missing));
         if (bytes < missing) {
             sent_offset_ += bytes;
             return;

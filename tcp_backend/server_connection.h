@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -49,6 +50,10 @@ class ServerConnection : public Link {
     bool hasUnsent() const { return !responses_.empty(); }
     /// Too many do, so that nothing is received.
     bool isPaused() const { return responses_.size() >= kMostResponses; }
+    /// What is to be sent next waits for a GPU.
+    bool waitsForGpu() const { return waits_for_gpu_; }
+    /// What is to be received next finds no room on its way to a GPU.
+    bool isStarved() const { return starved_; }
 
     /// A request that was accepted is reading from or writing to `range`.
     bool touches(const ByteRange& range) const;
@@ -68,6 +73,7 @@ class ServerConnection : public Link {
         bool crc = false;
         bool has_value = false;             ///< ReadData: the checksum in `value` is computed.
         Denial denial = Denial::LocalOnly;  ///< Error: as in RangeFault.
+        std::int16_t device = Gpu::kNone;   ///< ReadData: of this GPU. WriteAck: it waits for this GPU.
         std::uint32_t value = 0;            ///< As in ResponseHeader.
         std::uint64_t id = 0;
         ByteRange range;  ///< ReadData: what was asked for. Error: of which only the first address at fault.
@@ -78,6 +84,7 @@ class ServerConnection : public Link {
         std::uint64_t id = 0;
         ByteRange range;
         RangeFault fault;  ///< If there is one, the payload is dropped.
+        int device = Gpu::kNone;
         bool crc = false;
         std::uint32_t expected_crc = 0;
         std::uint32_t actual_crc = 0;
@@ -86,6 +93,13 @@ class ServerConnection : public Link {
     bool flush();
     void fill(Gather& gather);
     void countSent(std::size_t bytes);
+    Payload stagedPayload();
+    void acknowledgeStaged();
+    bool hasLanded(std::uint64_t number);
+    bool addStaged(Gather& gather, std::uint64_t number, std::uint64_t offset);
+    bool failStaged(Gather& gather, std::uint64_t number, std::uint64_t offset, const Status& why);
+    void copyAhead(std::uint64_t number, device::Staging& staging);
+    void countStaged(std::uint64_t number, std::uint64_t before, std::uint64_t after);
     std::uint64_t addResponse(Gather& gather, Response& response, std::uint64_t offset);
     std::uint64_t frameBytes(const Response& response) const;
     void acknowledge(std::uint64_t id);
@@ -128,6 +142,20 @@ class ServerConnection : public Link {
     std::uint64_t bytes_asked_for_ = 0;             ///< By READs whose answers are not sent whole.
     std::shared_ptr<std::uint64_t> bytes_of_peer_;  ///< The same of all connections of its initiator to this Nic.
     std::uint64_t sent_offset_ = 0;                 ///< Bytes of the oldest response's frame that are sent.
+
+    // Memory of GPUs.
+    bool waits_for_gpu_ = false;
+    bool starved_ = false;
+    bool blocked_ = false;                      ///< The socket did not take all of the last send.
+    Status gpu_failure_;                        ///< Why the frame that is being sent cannot be completed.
+    StagedSends staged_;                        ///< By the numbers of the responses.
+    std::unique_ptr<device::StagedSink> sink_;  ///< Of `incoming_`.
+    struct Landing {
+        std::uint64_t number;  ///< Of the response that waits for it.
+        ByteRange range;
+        std::unique_ptr<device::StagedSink> sink;
+    };
+    std::deque<Landing> landings_;
 };
 
 }  // namespace troupe::tcp

@@ -14,6 +14,7 @@
 #include "security/refusal_log.h"
 #include "tcp_backend/events.h"
 #include "tcp_backend/gather.h"
+#include "tcp_backend/gpu.h"
 #include "tcp_backend/range_guard.h"
 
 namespace troupe {
@@ -35,12 +36,14 @@ inline constexpr std::size_t kMostUnreadable = 16;
 /// What the connections of one Nic share. All of it belongs to the Nic's owner.
 struct Shared {
     Shared(const Config& configuration, const RegistrationTable& table, const Incarnation& self, Logger sink,
-           std::shared_ptr<const ClusterAuth> its_auth)
+           std::shared_ptr<const ClusterAuth> its_auth, std::shared_ptr<device::StagingPool> staging = nullptr,
+           unsigned loop = 0)
         : config(configuration),
           incarnation(self),
           auth(std::move(its_auth)),
           log(std::move(sink)),
           guard(table),
+          gpu(events, table, std::move(staging), loop),
           scratch(256u << 10) {}
 
     const Config config;
@@ -52,6 +55,7 @@ struct Shared {
     RefusalLog refusals;
     EventSet events;
     RangeGuard guard;
+    Gpu gpu;
     Gather gather;
     std::vector<std::byte> scratch;         ///< Receives; the spike's size, not tuned yet.
     std::size_t pass_bytes = 0;             ///< Moved in this pass.

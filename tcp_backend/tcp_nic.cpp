@@ -23,7 +23,7 @@ Result<std::unique_ptr<TcpNic>> TcpNic::create(const TransportContext& context, 
 }
 
 TcpNic::TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd listener)
-    : shared_(context.config, context.regions, context.incarnation, context.log, context.auth) {
+    : shared_(context.config, context.regions, context.incarnation, context.log, context.auth, context.staging, index) {
     shared_.name = "tcp" + std::to_string(index);
     shared_.index = index;
     shared_.faults = context.faults;
@@ -42,6 +42,15 @@ TcpNic::TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd li
 }
 
 TcpNic::~TcpNic() = default;
+
+Status TcpNic::shut() {
+    // First nothing begins any more.
+    for (const auto& server : servers_)
+        if (server->state() != ServerConnection::State::Closed) server->close("the Nic ends");
+    paths_.clear();
+    fencing_.clear();
+    return shared_.gpu.shut().withContext(shared_.name);
+}
 
 Result<PathId> TcpNic::openPath(std::shared_ptr<const Peer> peer) {
     if (!peer || !peer->desc) return {Code::InvalidArgument, "openPath needs a peer with a descriptor"};
@@ -155,8 +164,14 @@ Lane& TcpNic::leastBusy(Path& path) {
 std::size_t TcpNic::post(PathId id, std::span<const WorkRequest> requests) {
     Path* path = find(id);
     const std::uint64_t longest = shared_.config.tcp_crc ? kMaxCheckedBytes : kMaxRequestBytes;
+    const bool any_gpu = shared_.gpu.mayBe();
     std::size_t taken = 0;
     for (const WorkRequest& request : requests) {
+        int device = Gpu::kNone;
+        if (any_gpu && !findDevice(request, device)) [[unlikely]] {
+            ++taken;
+            continue;
+        }
         if (!path) {
             failures_.push_back({request, {Code::StaleHandle, shared_.name + ": the path is closed"}, false, true});
         } else if (request.length > longest) {
@@ -174,7 +189,7 @@ std::size_t TcpNic::post(PathId id, std::span<const WorkRequest> requests) {
             state.requests += 1;
             state.bytes += request.length;
             Lane& lane = leastBusy(*path);
-            lane.push(request);
+            lane.push(request, device);
             if (!lane.is_active) enlist(lane);
         }
         ++taken;
@@ -182,22 +197,44 @@ std::size_t TcpNic::post(PathId id, std::span<const WorkRequest> requests) {
     return taken;
 }
 
+/// Where the local memory of a request is. False: that cannot be told, and the request has failed.
+bool TcpNic::findDevice(const WorkRequest& request, int& device) {
+    const auto found = shared_.gpu.deviceOf({reinterpret_cast<std::uint64_t>(request.local), request.length});
+    if (found)
+        device = *found;
+    else
+        failures_.push_back({request, found.status().withContext(shared_.name), false, true, true});
+    return found.isOk();
+}
+
 bool TcpNic::arm() {
     if (!failures_.empty() || start_pending_) return false;
+    if (shared_.gpu.isActive() && !shared_.gpu.arm()) return false;
     for (Lane* lane : active_) {
-        if (lane->hasUnsent() && !lane->isBlocked()) return false;
-        shared_.events.setInterest(*lane, lane->hasUnsent() ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        const bool sends = lane->hasUnsent() && !lane->waitsForGpu();
+        if (sends && !lane->isBlocked()) return false;
+        std::uint32_t interest = lane->isStarved() ? 0u : EPOLLIN;
+        if (lane->hasUnsent() && lane->isBlocked()) interest |= EPOLLOUT;
+        shared_.events.setInterest(*lane, interest);
     }
     for (ServerConnection* server : hot_) {
-        std::uint32_t interest = server->isPaused() ? 0u : EPOLLIN;
-        if (server->hasUnsent()) interest |= EPOLLOUT;
+        std::uint32_t interest = server->isPaused() || server->isStarved() ? 0u : EPOLLIN;
+        if (server->hasUnsent() && !server->waitsForGpu()) interest |= EPOLLOUT;
         shared_.events.setInterest(*server, interest);
     }
     return true;
 }
 
 bool TcpNic::servesPeerIn(const ByteRange& range) const {
-    return std::any_of(servers_.begin(), servers_.end(), [&](const auto& server) { return server->touches(range); });
+    return std::any_of(servers_.begin(), servers_.end(), [&](const auto& server) { return server->touches(range); }) ||
+           shared_.gpu.touches(range);
+}
+
+Status TcpNic::heldIn(const ByteRange& range) const {
+    // Of everything this is asked when the Nic is to leave, while its peers may still be at work: what is under way
+    // then is waited for by shut().
+    if (range.length == UINT64_MAX) return {};
+    return shared_.gpu.heldIn(range).withContext(shared_.name);
 }
 
 void TcpNic::cutPeersIn(const ByteRange& range) {

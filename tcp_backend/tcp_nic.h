@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -26,6 +27,7 @@ class TcpNic final : public Nic {
                                                   UniqueFd listener);
     ~TcpNic() override;
 
+    Status shut() override;
     const NicInfo& info() const override { return info_; }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
     void closePath(PathId path, const Status& cause) override;
@@ -34,9 +36,10 @@ class TcpNic final : public Nic {
     bool poll(TimePoint now, Sweep& sweep) override;
     bool arm() override;
     int waitFd() const override { return shared_.events.fd(); }
-    TimePoint nextDeadline() const override { return next_deadline_; }
+    TimePoint nextDeadline() const override { return std::min(next_deadline_, shared_.gpu.nextDeadline()); }
     bool servesPeerIn(const ByteRange& range) const override;
     void cutPeersIn(const ByteRange& range) override;
+    Status heldIn(const ByteRange& range) const override;
 
   private:
     struct Path {
@@ -50,6 +53,7 @@ class TcpNic final : public Nic {
 
     Path* find(PathId id);
     static Lane& leastBusy(Path& path);
+    bool findDevice(const WorkRequest& request, int& device);
     void watchTimer(TimePoint when) { next_deadline_ = std::min(next_deadline_, when); }
     /// Puts a lane that may have something to do on its list.
     void enlist(Lane& lane);
@@ -69,6 +73,8 @@ class TcpNic final : public Nic {
     bool acceptConnections(TimePoint now);
     bool makeRoom(const SocketAddress& from);
     void admit(ServerConnection& connection, TimePoint now);
+    bool admitWaiting();
+    void makeHot(ServerConnection& connection);
     void bury();
     void forgetFenced();
 
@@ -89,6 +95,7 @@ class TcpNic final : public Nic {
     std::vector<std::unique_ptr<ServerConnection>> servers_;
     std::vector<ServerConnection*> hot_;       ///< Tried in each pass.
     std::vector<ServerConnection*> greeting_;  ///< In the order they came, so the first ends first.
+    std::vector<ServerConnection*> waiting_;   ///< Greeted; a GPU is still given what their predecessors received.
     bool anyone_closed_ = false;               ///< servers_ holds a closed one.
     bool anyone_left_ = false;                 ///< active_ holds a lane that is not up or has no work.
 

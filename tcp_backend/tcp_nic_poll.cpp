@@ -30,6 +30,10 @@ bool TcpNic::poll(TimePoint now, Sweep& sweep) {
     bool moved = false;
     shared_.pass_bytes = 0;
     ++shared_.passes;
+    if (shared_.gpu.isActive()) [[unlikely]] {
+        moved = shared_.gpu.poll(now, sweep);
+        if (!waiting_.empty() && admitWaiting()) moved = true;
+    }
     if (start_pending_ && startPending(now, sweep)) moved = true;
     if (now >= next_deadline_) {
         runTimers(now, sweep);
@@ -57,6 +61,8 @@ bool TcpNic::poll(TimePoint now, Sweep& sweep) {
         failures_.clear();
         moved = true;
     }
+    if (shared_.gpu.isActive()) [[unlikely]]
+        shared_.gpu.sift(now, sweep);
     if (anyone_closed_) bury();
     if (!fencing_.empty()) forgetFenced();
     return moved;
@@ -114,7 +120,8 @@ bool TcpNic::driveLanes(TimePoint now, Sweep& sweep, bool receive) {
         const bool awaits = lane.awaitsAnswer();
         if (lane.hasUnsent() && lane.send(now, sweep.failed)) moved = true;
         // What was sent just now cannot be answered yet.
-        if (receive && awaits && lane.state() == Lane::State::Up && lane.receive(now, sweep)) moved = true;
+        if ((receive || lane.isStarved()) && awaits && lane.state() == Lane::State::Up && lane.receive(now, sweep))
+            moved = true;
         if (lane.state() != Lane::State::Up || !lane.hasWork()) anyone_left_ = true;
     }
     if (std::exchange(anyone_left_, false))
@@ -136,18 +143,19 @@ bool TcpNic::driveServers() {
         if (shared_.pass_bytes >= kNicPassBytes) break;
         ServerConnection& server = *hot_[(shared_.passes / 2 + i) % count];
         if (server.state() != ServerConnection::State::Serving) continue;
-        const bool worth_a_try = direct || server.hasUnsent();  // Otherwise the epoll set tells, and resets the count.
+        const bool worth_a_try =
+            direct || server.hasUnsent() || server.isStarved();  // Otherwise the epoll set tells, and resets the count.
         if (worth_a_try && server.serve()) {
             moved = true;
             server.idle_passes = 0;
             if (server.state() == ServerConnection::State::Closed) anyone_closed_ = true;
-        } else if (++server.idle_passes >= kIdlePasses && !server.hasUnsent()) {
+        } else if (++server.idle_passes >= kIdlePasses && !server.hasUnsent() && !server.isStarved()) {
             anyone_cold = true;
         }
     }
     if (anyone_cold)
         std::erase_if(hot_, [&](ServerConnection* server) {
-            if (server->idle_passes < kIdlePasses || server->hasUnsent()) return false;
+            if (server->idle_passes < kIdlePasses || server->hasUnsent() || server->isStarved()) return false;
             server->is_hot = false;
             shared_.events.setInterest(*server, EPOLLIN);
             return true;
@@ -158,6 +166,7 @@ bool TcpNic::driveServers() {
 bool TcpNic::lookAtEvents(TimePoint now, Sweep& sweep) {
     bool moved = false;
     for (const epoll_event& event : shared_.events.ready(events_)) {
+        if (event.data.ptr == nullptr) continue;  // A bell: what it is for was looked at in this pass.
         Link& link = *static_cast<Link*>(event.data.ptr);
         if (!link.fd) continue;  // Closed by an earlier one of these events.
         switch (link.kind) {
@@ -204,12 +213,16 @@ bool TcpNic::onServerEvent(ServerConnection& connection, TimePoint now) {
     }
     if (connection.state() == State::Closed) {
         anyone_closed_ = true;
-    } else if (connection.state() == State::Serving && !connection.is_hot) {
-        connection.is_hot = true;
-        hot_.push_back(&connection);
+    } else if (connection.state() == State::Serving) {
+        makeHot(connection);
     }
     connection.idle_passes = 0;
     return moved;
+}
+
+void TcpNic::makeHot(ServerConnection& connection) {
+    if (std::exchange(connection.is_hot, true)) return;
+    hot_.push_back(&connection);
 }
 
 bool TcpNic::acceptConnections(TimePoint now) {
@@ -292,6 +305,12 @@ void TcpNic::admit(ServerConnection& connection, TimePoint now) {
         other->close("the initiator opened its successor");
         anyone_closed_ = true;
     }
+    if (shared_.gpu.isLeftBehind(hello.lane.initiator)) {
+        // What an earlier connection received is on its way to a GPU, and may overtake what comes by this one.
+        if (std::find(waiting_.begin(), waiting_.end(), &connection) == waiting_.end()) waiting_.push_back(&connection);
+        shared_.events.setInterest(connection, 0);
+        return;
+    }
     if (of_peer >= shared_.config.peer_tcp_connections) {
         shared_.refusals.say(shared_.log, now,
                              shared_.name + ": data connection of " + hello.lane.initiator.toString() +
@@ -301,12 +320,33 @@ void TcpNic::admit(ServerConnection& connection, TimePoint now) {
     connection.answerHello(Code::Ok);
 }
 
+/// True when any of those that wait was admitted.
+bool TcpNic::admitWaiting() {
+    bool moved = false;
+    for (ServerConnection* connection : std::exchange(waiting_, {})) {
+        if (connection->state() != ServerConnection::State::Greeted) continue;
+        if (shared_.gpu.isLeftBehind(connection->hello().lane.initiator)) {
+            waiting_.push_back(connection);
+            continue;
+        }
+        moved = true;
+        shared_.events.setInterest(*connection, EPOLLIN);
+        admit(*connection, looked_at_);
+        if (connection->state() == ServerConnection::State::Closed)
+            anyone_closed_ = true;
+        else
+            makeHot(*connection);
+    }
+    return moved;
+}
+
 void TcpNic::bury() {
     const auto closed = [](const ServerConnection* server) {
         return server->state() == ServerConnection::State::Closed;
     };
     std::erase_if(hot_, closed);
     std::erase_if(greeting_, closed);
+    std::erase_if(waiting_, closed);
     std::erase_if(servers_, [&](const auto& server) { return closed(server.get()); });
     anyone_closed_ = false;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "transports/staging.h"
+
 namespace troupe::tcp {
 
 namespace {
@@ -26,16 +28,23 @@ Status TcpTransport::install(const TransportContext& context) {
         ports.push_back(bound->port());
         nics.push_back({loop, std::move(*nic)});
     }
+    staging_ = context.staging;
     nics_ = std::move(nics);
     ports_ = std::move(ports);
     return {};
 }
 
 Status TcpTransport::registerMemory(const Region& region) {
-    if (region.isOnDevice())
-        return {Code::Unsupported, "tcp: " + region.range.toString() + " lies on '" + region.location +
-                                       "', which this transport cannot send from or receive into"};
-    return Status::ok();
+    if (!region.isOnDevice()) return {};
+    if (!staging_)
+        return {Code::Unsupported, "tcp: " + region.range.toString() + " is memory of " + region.location +
+                                       ", and there is no staging memory for it"};
+    return staging_->acquire(name(), region);
+}
+
+Status TcpTransport::unregisterMemory(const Region& region) {
+    if (region.isOnDevice() && staging_) staging_->release(name(), region);
+    return {};
 }
 
 void TcpTransport::describe(SegmentDesc& desc) const {

@@ -12,7 +12,7 @@ namespace troupe::tcp {
 
 /// Plain sockets: works wherever the control connection does. One Nic and one listening port for each data loop.
 ///
-/// Memory needs no preparation: what peers may touch is read from the registration table at each request.
+/// Memory of the host needs no preparation: what peers may touch is read from the registration table at each request.
 class TcpTransport final : public Transport {
   public:
     std::string name() const override { return "tcp"; }
@@ -20,14 +20,16 @@ class TcpTransport final : public Transport {
     /// descriptors left.
     Status install(const TransportContext& context) override;
     std::vector<PlacedNic> takeNics() override { return std::move(nics_); }
+    /// Of a GPU it is staged, and the rings are made here.
     Status registerMemory(const Region& region) override;
-    Status unregisterMemory(const Region&) override { return {}; }
+    Status unregisterMemory(const Region& region) override;
     void describe(SegmentDesc& desc) const override;
     Status reaches(const SegmentDesc& peer) const override;
 
   private:
     std::vector<PlacedNic> nics_;       ///< Until they are taken.
     std::vector<std::uint16_t> ports_;  ///< By Nic.
+    std::shared_ptr<device::StagingPool> staging_;
 };
 
 }  // namespace troupe::tcp

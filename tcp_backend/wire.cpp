@@ -172,8 +172,8 @@ bool decodeResponse(const std::byte* in, ResponseHeader& header) {
 Code codeFromWire(std::uint32_t number) {
     const auto code = static_cast<Code>(number);
     // How this side's own doings are called is not for a peer to say.
-    const bool ours = code == Code::Canceled || code == Code::Timeout;
-    return number <= static_cast<std::uint32_t>(Code::Internal) && !ours ? code : Code::Internal;
+    const bool ours = code == Code::Canceled || code == Code::Timeout || code == Code::PathReset;
+    return number <= static_cast<std::uint32_t>(Code::DeviceLost) && !ours ? code : Code::Internal;
 }
 
 namespace {

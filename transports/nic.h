@@ -54,6 +54,9 @@ struct Failure {
     std::uint64_t incident = 0;
     /// Not quiesced: by what the Nic will name it in Sweep::proven, should it ever know better. 0: it will not.
     std::uint64_t doubt = 0;
+    /// This Nic will never carry it, for what its memory is; `cause` says why. Nothing was sent, and transports that
+    /// are preferred less may take it. Costs no retry. Only with `quiesced` and `fenced`.
+    bool declined = false;
 };
 
 /// Whether a path can carry anything now: it was lost, or is there again. Said at each loss and each return. A Nic that

@@ -26,6 +26,8 @@ std::string RangeFault::toString() const {
         case Code::InvalidArgument: return "it passes the end of the address space";
         case Code::AddressNotRegistered: return hexAddress(addr) + " is not registered";
         case Code::AccessDenied: return denied(addr, denial);
+        case Code::Unsupported: return "it is of several allocations, of which one is a GPU's: ask for one at a time";
+        case Code::DeviceLost: return hexAddress(addr) + " is of a GPU that its owner has lost";
         default: return hexAddress(addr) + " cannot be served";
     }
 }

@@ -9,17 +9,24 @@
 
 namespace troupe {
 
+namespace device {
+struct PlacedMemory;
+}
+
 /// A range of local memory that the application registered.
 struct Region {
     std::uint64_t id = 0;  ///< Unique in the engine's life, never reused: the generation of the descriptor.
     ByteRange range;
-    std::string location = "*";  ///< "cpu:0", "cuda:1", "segments:4096:0,1", or "*" for unknown.
-    std::shared_ptr<const Location>
-        parts;                      ///< Of "segments:...": the location, parsed. Null: all of it is at one place.
+    std::string location = "*";     ///< "cpu:0", "cuda:1", "segments:4096:0,1", or "*" for unknown.
     bool remote_accessible = true;  ///< Peers may read it, and write it if it is writable.
     bool writable = true;           ///< False: mapped read-only; nothing is ever written to it.
     int file = -1;                  ///< Memory file behind it (see MemoryFile), open while it is registered; -1: none.
     std::uint64_t file_offset = 0;  ///< Of its first byte in the file.
+    /// Where memory of a GPU lies. Null: a CPU may touch it.
+    std::shared_ptr<const device::PlacedMemory> place = nullptr;
+    bool pinned = false;  ///< GPUs copy from and to it by themselves: page-locked, or managed.
+    /// Of "segments:...": the location, parsed. Null: all of it is at one place.
+    std::shared_ptr<const Location> parts = nullptr;
 
     /// Where the byte at `addr`, which is in its range, lies: "cpu:1".
     std::string locationOf(std::uint64_t addr) const {
@@ -30,8 +37,8 @@ struct Region {
         return parts ? range.addr + parts->endOfPart(addr - range.addr, range.length) : range.end();
     }
 
-    /// Only a device has it mapped ("cuda:N"): the CPU cannot touch it.
-    bool isOnDevice() const { return location.rfind("cuda:", 0) == 0; }
+    /// No CPU instruction and no system call may touch it.
+    bool isOnDevice() const { return place != nullptr; }
 };
 
 }  // namespace troupe

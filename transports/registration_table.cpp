@@ -3,11 +3,25 @@
 #include <algorithm>
 #include <utility>
 
+#include "transports/device.h"
+
 namespace troupe {
 
 namespace {
 
 bool startsAfter(std::uint64_t addr, const Region& region) { return addr < region.range.addr; }
+
+/// Whether one copy of a GPU may go from the end of the one to the beginning of the other, which follows.
+bool isOneAllocation(const Region& before, const Region& after) {
+    return before.place != nullptr && after.place != nullptr && before.place->device == after.place->device &&
+           !before.place->memory.pieces.empty() && !after.place->memory.pieces.empty() &&
+           before.place->memory.pieces.back().allocation_id == after.place->memory.pieces.front().allocation_id;
+}
+
+std::string kindOf(const Region* region) {
+    if (region == nullptr) return "memory that is not registered";
+    return "memory of " + (region->place != nullptr ? region->location : std::string("the host"));
+}
 
 }  // namespace
 
@@ -36,6 +50,23 @@ RangeFault RegionMap::faultOf(ByteRange range, bool remote, bool write) const {
 Status RegionMap::covers(ByteRange range, bool remote, bool write) const {
     const RangeFault fault = faultOf(range, remote, write);
     return fault ? Status(fault.code, range.toString() + ": " + fault.toString()) : Status();
+}
+
+Result<const Region*> RegionMap::deviceOf(const ByteRange& range) const {
+    const Region* const first = find(range.addr);
+    if (first != nullptr && first->range.contains(range)) return first->place != nullptr ? first : nullptr;
+    if (range.wraps()) return nullptr;
+    const Region* before = first;
+    while (before != nullptr && before->range.end() < range.end()) {
+        const Region* const next = find(before->range.end());
+        const bool on_device = before->place != nullptr || (next != nullptr && next->place != nullptr);
+        if (on_device && (next == nullptr || !isOneAllocation(*before, *next)))
+            return Status(Code::InvalidArgument, range.toString() + " begins in " + kindOf(before) + ", but " +
+                                                     hexAddress(before->range.end()) + " is " + kindOf(next) +
+                                                     ": ask for what is in one allocation at a time");
+        before = next;
+    }
+    return first != nullptr && first->place != nullptr ? first : nullptr;
 }
 
 std::vector<Region> RegionMap::all() const {
@@ -101,6 +132,7 @@ void RegistrationTable::commit(const std::vector<std::uint64_t>& ids) {
             if (entry.state != State::Visible) continue;
             chunk.push_back(entry.region);
             next->size_ += 1;
+            if (entry.region.place) next->devices_ += 1;
             if (chunk.size() == RegionMap::kChunk / 2) flush();  // Half full: room for later neighbours.
         }
         flush();
@@ -163,6 +195,7 @@ void RegistrationTable::hold(std::uint64_t id) {
 
 void RegistrationTable::show(const Region& region, RegionMap& map) {
     map.size_ += 1;
+    if (region.place) map.devices_ += 1;
     if (map.chunks_.empty()) {
         map.first_.push_back(region.range.addr);
         map.chunks_.push_back(std::make_shared<const RegionMap::Chunk>(1, region));
@@ -191,6 +224,7 @@ void RegistrationTable::hide(const Region& region, RegionMap& map) {
     RegionMap::Chunk chunk = *map.chunks_[index];
     std::erase_if(chunk, [&](const Region& other) { return other.id == region.id; });
     map.size_ -= 1;
+    if (region.place) map.devices_ -= 1;
     const auto at = static_cast<std::ptrdiff_t>(index);
     const auto drop = [&](std::ptrdiff_t which) {
         map.first_.erase(map.first_.begin() + which);

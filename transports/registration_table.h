@@ -30,7 +30,14 @@ class RegionMap {
     /// The same as a Status, whose message names the range and the first bad address.
     Status covers(ByteRange range, bool remote, bool write = false) const;
 
+    /// The region of a GPU's memory that `range`, which is registered, lies in; null: a CPU may touch all of it.
+    /// InvalidArgument: it goes over the border between memory of a GPU and other memory. Only where `devices()` is not
+    /// 0 there is anything to look for.
+    Result<const Region*> deviceOf(const ByteRange& range) const;
+
     std::size_t size() const { return size_; }
+    /// How many regions are of GPUs.
+    std::size_t devices() const { return devices_; }
     std::vector<Region> all() const;
 
   private:
@@ -40,6 +47,7 @@ class RegionMap {
     std::vector<std::uint64_t> first_;                  ///< First address of each chunk.
     std::vector<std::shared_ptr<const Chunk>> chunks_;  ///< Non-empty chunks in address order.
     std::size_t size_ = 0;
+    std::size_t devices_ = 0;
 };
 
 /// Which local memory is registered. Writers are the threads that call registerLocalMemory; readers are callers and

@@ -19,6 +19,10 @@
 
 namespace troupe {
 
+namespace device {
+class StagingPool;
+}
+
 /// What a transport gets of its engine. References outlive the transport and its Nics.
 struct TransportContext {
     const Config& config;
@@ -35,6 +39,8 @@ struct TransportContext {
     /// What `describe` says has changed by itself. Any thread, never blocks; may be empty, and called at any time until
     /// the transport's end.
     std::function<void()> described_anew = {};
+    /// Pinned host memory through which bytes of GPUs go where there is no shorter way; null: there is none.
+    std::shared_ptr<device::StagingPool> staging = nullptr;
 };
 
 /// A look at a peer that is under way. Destroying it ends it: its callback is not called any more. Lives on the loop

@@ -138,6 +138,7 @@ Status VerbsNic::build(Lane& lane, const WorkRequest& request, std::uint32_t& wo
         // An index for now: pieces_ may move.
         work.wr_id = pieces_.size();
         std::uint64_t gathered = 0;
+        bool on_device = false;
         while (gathered < take && work.num_sge < static_cast<int>(lane.segments)) {
             const RegionKeys* region = keys.find(local);
             if (region == nullptr) {
@@ -151,10 +152,12 @@ Status VerbsNic::build(Lane& lane, const WorkRequest& request, std::uint32_t& wo
                 std::min({take - gathered, local_chunk - offset % local_chunk, region->region().range.length - offset});
             pieces_.push_back({local, static_cast<std::uint32_t>(here), region->localKey(chunk, index_)});
             ++work.num_sge;
+            on_device = on_device || region->region().place != nullptr;
             gathered += here;
             local += here;
         }
-        if (is_write && gathered <= lane.inlined) work.send_flags |= IBV_SEND_INLINE;
+        // What goes with the work request is read by this processor.
+        if (is_write && gathered <= lane.inlined && !on_device) work.send_flags |= IBV_SEND_INLINE;
         work_.push_back(work);
         ++work_requests;
         remote += gathered;

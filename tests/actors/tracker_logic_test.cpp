@@ -440,6 +440,59 @@ TEST_F(Tracker, TheNextTransportIsUsedOnlyWhileThePreferredOneIsLost) {
     succeed(output_.takeFlights()[0], 0);
 }
 
+/// A Nic that will never carry a task, for what its memory is: the next transport does, at no cost, and explain tells.
+TEST_F(Tracker, WhatATransportDeclinesGoesOverTheNextAtNoCostOfRetries) {
+    NicInfo other = nicInfo(100, 0, 1000);
+    other.transport = "other";
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    joinWorker(2, 0, other);
+    usePeer({0, 1, 2});
+    auto few = spec(0, 250);
+    few.retries = 0;
+    const BatchID id = submit({few, spec(1000, 64)});
+    const Status why(Code::Unsupported, "memory of a GPU");
+    while (!output_.trains.empty() && output_.trains[0].worker == 0) {
+        SliceReport declined{0, {}, {}, {}};
+        for (const Flight& flight : output_.takeFlights()) {
+            declined.failed.push_back({flight, kPeer, why, false, true, true, 0, true});
+            declined.settled.push_back(settledOf(flight, 0));
+        }
+        report(declined);
+    }
+    ASSERT_FALSE(output_.trains.empty());
+    while (!output_.trains.empty()) {
+        // Not the other worker of the same transport.
+        for (const auto& each : output_.trains) EXPECT_EQ(each.worker, 2u);
+        for (const Flight& flight : output_.takeFlights()) succeed(flight, 2);
+    }
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ(task(id, 1).s, TransferStatusEnum::COMPLETED);
+    // The next one begins at the top again.
+    submit({spec(0, 64)});
+    ASSERT_EQ(output_.trains.size(), 1u);
+    EXPECT_EQ(output_.trains[0].worker, 0u);
+    succeed(output_.takeFlights()[0], 0);
+}
+
+TEST_F(Tracker, WhatEveryTransportDeclinesFailsWithTheReason) {
+    NicInfo other = nicInfo(100, 0, 1000);
+    other.transport = "other";
+    joinWorker(1, 0, other);
+    usePeer({0, 1});
+    const BatchID id = submit({spec(0, 64)});
+    for (std::uint32_t worker = 0; worker < 2; ++worker) {
+        ASSERT_EQ(task(id, 0).s, TransferStatusEnum::PENDING);
+        const auto flights = output_.takeFlights();
+        ASSERT_EQ(flights.size(), 1u);
+        const Status why(Code::Unsupported, "not by " + std::to_string(worker));
+        report(SliceReport{
+            worker, {{flights[0], kPeer, why, false, true, true, 0, true}}, {settledOf(flights[0], 0)}, {}});
+    }
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(task(id, 0).error.code(), Code::Unsupported);
+    EXPECT_NE(task(id, 0).error.message().find("not by 1"), std::string::npos);
+}
+
 TEST_F(Tracker, TwoPathsThatAreLostInTurnDoNotCarryATaskForEver) {
     joinWorker(1, 0, nicInfo(100, 0, 1000));
     usePeer({0, 1});

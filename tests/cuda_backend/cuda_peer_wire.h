@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "cuda_backend/device.h"
+#include "transports/device.h"
 
 namespace troupe::cuda::testing {
 

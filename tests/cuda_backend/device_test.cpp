@@ -1,4 +1,4 @@
-#include "cuda_backend/device.h"
+#include "transports/device.h"
 
 #include <sys/mman.h>
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <thread>
 
-#include "cuda_backend/staged_copy.h"
 #include "tests/cuda_backend/cuda_fixture.h"
+#include "transports/staged_copy.h"
 
 namespace troupe::cuda {
 namespace {
@@ -219,10 +219,10 @@ TEST_F(Staging, ALossOfTheGpuEndsEveryCopyAndIsSaid) {
 
 /// A copy whose event could not be recorded may run on: its chunk is not given to anybody, and what it touches is
 /// known.
-TEST_F(Staging, ACopyWhoseEndCannotBeSeenKeepsItsChunk) {
+TEST_F(Staging, ACopyWhoseEndCannotBeSeenKeepsItsChunkUntilItCan) {
     const auto ring = makeRing(2);
     const DeviceMemory memory = must(gpu(0).allocate(kChunk));
-    control.fail("cuEventRecord", api::Result::OutOfMemory);
+    control.fail("cuEventRecord", api::Result::OutOfMemory, 2);
     {
         StagedSource source(*ring, {memory.get(), kChunk});
         EXPECT_EQ(source.advance().code(), Code::ResourceExhausted);
@@ -231,11 +231,16 @@ TEST_F(Staging, ACopyWhoseEndCannotBeSeenKeepsItsChunk) {
     EXPECT_EQ(ring->freeChunks(), 1u);
     EXPECT_TRUE(ring->touches({memory.get(), 1}));
     EXPECT_FALSE(ring->arm());
+    // An event behind it tells as well.
+    ring->poll();
+    while (ring->hasWork()) ASSERT_TRUE(sleep(*ring));
+    EXPECT_FALSE(ring->touches({memory.get(), 1}));
+    EXPECT_EQ(ring->freeChunks(), 2u);
     // One that could not begin leaves nothing.
     control.fail("cuMemcpyAsync", api::Result::InvalidValue);
     StagedSource source(*ring, {memory.get(), kChunk});
     EXPECT_EQ(source.advance().code(), Code::InvalidArgument);
-    EXPECT_EQ(ring->freeChunks(), 1u);
+    EXPECT_EQ(ring->freeChunks(), 2u);
 }
 
 TEST_F(Staging, ARingThatCannotBeLeavesNothing) {

@@ -65,11 +65,13 @@ TEST(HostTransport, GivesOneNicPerLoop) {
     }
 }
 
-TEST(HostTransport, RefusesMemoryThatAProcessorCannotCopy) {
+TEST(HostTransport, RefusesMemoryThatAProcessorCannotCopyWhereNothingIsThereToStageIt) {
     HostTransport transport;
     EXPECT_TRUE(transport.registerMemory({1, {4096, 4096}, "cpu:1", true}).isOk());
     EXPECT_TRUE(transport.registerMemory({1, {4096, 4096}, "*", true}).isOk());
-    EXPECT_EQ(transport.registerMemory({1, {4096, 4096}, "cuda:0", true}).code(), Code::Unsupported);
+    Region region{1, {4096, 4096}, "cuda:0", true};
+    region.place = std::make_shared<const device::PlacedMemory>();
+    EXPECT_EQ(transport.registerMemory(region).code(), Code::Unsupported);
 }
 
 }  // namespace

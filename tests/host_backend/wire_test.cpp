@@ -17,7 +17,9 @@ std::vector<Frame> oneOfEach() {
             Grant{1, 7, 0x7f0000000000, 1u << 20, 8192, Grant::Kind::Mapped, false},
             GrantRefused{2, Code::AccessDenied, "no"},
             Revoke{7},
-            RevokeAck{7}};
+            RevokeAck{7},
+            DeviceGrant{
+                3, 1ull << 63 | 9, 0x7f0000001000, 4096, device::ShareKind::File, 0x7f0000000000, 1u << 21, {1, 2}}};
 }
 
 TEST(HostWire, EveryFrameComesBackAsItWas) {
@@ -57,6 +59,16 @@ TEST(HostWire, RefusesGrantsThatCannotBe) {
     EXPECT_TRUE(refused({1, 1, UINT64_MAX - 10, 4096, 0, Grant::Kind::Vm, true}));
     EXPECT_TRUE(refused({1, 1, 4096, 4096, UINT64_MAX - 10, Grant::Kind::Mapped, true}));
     EXPECT_TRUE(refused({1, 1, 4096, 4096, 0, static_cast<Grant::Kind>(2), true}));
+    const auto no_device = [](std::uint64_t base, std::uint64_t length, device::ShareKind kind,
+                              std::uint64_t allocation, std::uint64_t bytes) {
+        return !decode(encode(DeviceGrant{1, 1, base, length, kind, allocation, bytes, {}}).span()).isOk();
+    };
+    EXPECT_FALSE(no_device(4096, 10, device::ShareKind::Ipc, 4096, 10));
+    EXPECT_TRUE(no_device(4096, 0, device::ShareKind::Ipc, 4096, 10));
+    EXPECT_TRUE(no_device(4095, 10, device::ShareKind::Ipc, 4096, 10)) << "not all of it in the allocation";
+    EXPECT_TRUE(no_device(4096, 11, device::ShareKind::Ipc, 4096, 10));
+    EXPECT_TRUE(no_device(UINT64_MAX - 3, 10, device::ShareKind::Ipc, UINT64_MAX - 3, 10));
+    EXPECT_TRUE(no_device(4096, 10, device::ShareKind::Fabric, 4096, 10)) << "of another host";
     EXPECT_FALSE(decode(encode(Refuse{Code::Ok, "fine"}).span())) << "an error that is none";
     EXPECT_FALSE(decode(encode(Refuse{static_cast<Code>(999), "?"}).span()));
 }

@@ -8,6 +8,8 @@
 #include <random>
 #include <thread>
 
+#include "transports/device.h"
+
 namespace troupe {
 namespace {
 
@@ -144,6 +146,47 @@ TEST(RegionMap, TouchingRegionsCountAsOne) {
     EXPECT_EQ(coverage(table, 0x4fff, 2, false), Code::Ok);
     EXPECT_EQ(coverage(table, 0x1000, UINT64_MAX), Code::InvalidArgument);
     EXPECT_EQ(coverage(table, 0x9999999, 0), Code::Ok);
+}
+
+TEST(RegionMap, WhatIsOfAGpuIsFoundAndBordersOfItAreRefused) {
+    RegistrationTable table;
+    const auto add = [&](std::uint64_t addr, std::uint64_t allocation) {
+        Region made;
+        made.range = {addr, 0x1000};
+        if (allocation != 0) {
+            device::PlacedMemory place;
+            place.memory.device = 1;
+            place.memory.pieces.push_back({made.range, made.range, allocation});
+            made.location = "cuda:1";
+            made.place = std::make_shared<const device::PlacedMemory>(std::move(place));
+        }
+        const auto reserved = table.reserve(made);
+        EXPECT_TRUE(reserved);
+        table.commit(reserved->id);
+    };
+    add(0x10000, 0);
+    add(0x11000, 7);
+    add(0x12000, 7);
+    add(0x13000, 8);
+    add(0x14000, 0);
+    const auto map = table.regions().load();
+    EXPECT_EQ(map->devices(), 3u);
+    const auto on = [&](std::uint64_t addr, std::uint64_t bytes) {
+        const auto found = map->deviceOf({addr, bytes});
+        EXPECT_TRUE(found) << found.status().toString();
+        return found && *found != nullptr ? (*found)->range.addr : 0;
+    };
+    EXPECT_EQ(on(0x10000, 0x1000), 0u);
+    EXPECT_EQ(on(0x11800, 0x800), 0x11000u);
+    EXPECT_EQ(on(0x11800, 0x1000), 0x11000u) << "two regions of one allocation";
+    for (const ByteRange& across :
+         {ByteRange{0x10800, 0x1000}, {0x12800, 0x1000}, {0x13800, 0x1000}, {0x10000, 0x5000}}) {
+        const auto refused = map->deviceOf(across);
+        EXPECT_EQ(refused.status().code(), Code::InvalidArgument) << across.toString();
+    }
+    EXPECT_NE(map->deviceOf({0x13800, 0x1000}).status().message().find("memory of cuda:1"), std::string::npos);
+    ASSERT_TRUE(table.beginRemoval(0x11000));
+    EXPECT_EQ(table.regions().load()->devices(), 2u);
 }
 
 TEST(RegionMap, ErrorsNameTheRangeAndTheFirstBadAddress) {

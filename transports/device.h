@@ -35,6 +35,8 @@ struct MemoryPiece {
     ByteRange range;                  ///< Of the range that was asked for.
     ByteRange allocation;             ///< All of the allocation, for who exports it.
     std::uint64_t allocation_id = 0;  ///< Unique in the process's life: another one means other memory.
+    /// Mapped by whoever made it, or of a pool: other GPUs and processes may have no access.
+    bool is_virtual = false;
 };
 
 /// What a range of memory is.
@@ -66,6 +68,12 @@ struct DeviceInfo {
 };
 
 class Device;
+
+/// Registered memory of a GPU, and the GPU, which stays open as long as this lives.
+struct PlacedMemory {
+    MemoryPlace memory;
+    std::shared_ptr<Device> device;
+};
 
 /// What a Device made and has to take back.
 enum class Resource : std::uint8_t { Stream, Event, Memory, HostMemory, Pinning, Import, Kernels };

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "cuda_backend/staging_ring.h"
+#include "transports/staging_ring.h"
 
 namespace troupe::device {
 
@@ -16,10 +16,12 @@ namespace troupe::device {
 ///
 /// Owned by the ring's loop, and gone before the ring is. When it ends early, its chunks go back as soon as the copies
 /// into them have ended: until then StagingRing::touches says that the GPU reads the source.
-class StagedSource {
+class StagedSource final : public ChunkHolder {
   public:
     StagedSource(StagingRing& ring, const ByteRange& source, unsigned depth = 4)
-        : ring_(&ring), rest_(source), depth_(depth) {}
+        : ring_(&ring), rest_(source), depth_(depth) {
+        ring_->join(*this);
+    }
     ~StagedSource();
     StagedSource(const StagedSource&) = delete;
     StagedSource& operator=(const StagedSource&) = delete;
@@ -33,6 +35,9 @@ class StagedSource {
     bool isDone() const { return rest_.length == 0 && parts_.empty(); }
     /// It has no chunk and could use one: whoever gives one back lets it advance.
     bool isStarved() const { return parts_.empty() && rest_.length != 0; }
+    /// What is ready and not consumed is copied again later: others need the chunks, and the wire is slow. Copies that
+    /// are under way stay.
+    bool yieldChunks() override;
 
   private:
     struct Part {
@@ -52,9 +57,9 @@ class StagedSource {
 ///
 /// Owned by the ring's loop, and gone before the ring is. When it ends early, what was committed of the last chunk is
 /// dropped, and copies that are under way run on: until they have ended StagingRing::touches says so.
-class StagedSink {
+class StagedSink final : public ChunkHolder {
   public:
-    StagedSink(StagingRing& ring, const ByteRange& target) : ring_(&ring), target_(target) {}
+    StagedSink(StagingRing& ring, const ByteRange& target) : ring_(&ring), target_(target) { ring_->join(*this); }
     ~StagedSink();
     StagedSink(const StagedSink&) = delete;
     StagedSink& operator=(const StagedSink&) = delete;
@@ -65,6 +70,15 @@ class StagedSink {
     Status commit(std::uint64_t bytes);
     /// Sends what there is on its way and lets go of the chunk: others need it, and the sender is slow.
     Status yield();
+    bool yieldChunks() override {
+        const bool has = chunk_.has_value();
+        static_cast<void>(yield());
+        return has;
+    }
+    /// Lets go of a chunk that nothing was received into yet.
+    void giveUnused();
+    /// Ok, or why not all of it will get there: final.
+    Status state() const { return error_ ? ring_->state() : error_; }
     /// All bytes are in the GPU's memory, where kernels that begin from now on see them. Known by the last poll of the
     /// ring.
     bool isDone();

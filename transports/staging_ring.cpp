@@ -1,4 +1,4 @@
-#include "cuda_backend/staging_ring.h"
+#include "transports/staging_ring.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -15,6 +15,8 @@ constexpr unsigned kStreams = 2;
 /// More than any ring needs: of the default size 1 GiB.
 constexpr unsigned kMostChunks = 1024;
 constexpr std::uint64_t kMostChunkBytes = 64u << 20;
+/// Polls in which nothing of it moved after which a holder may lose its chunks to others.
+constexpr std::uint64_t kPollsToKeep = 4;
 
 /// On a thread of the driver, which may not be kept or call the driver. The descriptor is in the argument itself, so
 /// that nothing has to live until then; it is closed after the streams have ended.
@@ -83,7 +85,10 @@ StagingRing::~StagingRing() {
 }
 
 std::optional<unsigned> StagingRing::take() {
-    if (free_.empty()) return {};
+    if (free_.empty()) {
+        starved_ = true;
+        return {};
+    }
     const unsigned chunk = free_.back();
     free_.pop_back();
     chunks_[chunk].given = false;
@@ -118,7 +123,29 @@ void StagingRing::give(unsigned chunk) {
     if (isIdle(chunk)) free_.push_back(chunk);
 }
 
-bool StagingRing::hasEnded(const Chunk& chunk) const {
+void StagingRing::leave(ChunkHolder& holder) {
+    std::erase_if(holders_, [&](const Held& held) { return held.holder == &holder; });
+}
+
+void StagingRing::moved(ChunkHolder& holder) {
+    for (Held& held : holders_)
+        if (held.holder == &holder) held.moved_at = polls_;
+}
+
+/// Of one holder, the one that has not moved for longest. What it lets go of may be copied yet.
+void StagingRing::reclaim() {
+    std::sort(holders_.begin(), holders_.end(), [](const Held& a, const Held& b) { return a.moved_at < b.moved_at; });
+    for (Held& held : holders_) {
+        if (polls_ - held.moved_at < kPollsToKeep) return;
+        if (!held.holder->yieldChunks()) continue;
+        held.moved_at = polls_;
+        return;
+    }
+}
+
+bool StagingRing::hasEnded(Chunk& chunk) {
+    // What is recorded now comes after it on its stream.
+    if (chunk.unseen) chunk.unseen = !device_->record(chunk.ended, streams_[chunk.copy % kStreams]);
     if (chunk.unseen) return device_->state().code() == Code::DeviceLost;
     const auto ended = device_->isDone(chunk.ended);
     // Another error leaves it under way: nobody knows that it is not.
@@ -136,12 +163,14 @@ bool StagingRing::poll() {
         std::uint64_t rung = 0;
         if (::read(bell_.get(), &rung, sizeof rung) == sizeof rung) armed_ = false;
     }
+    ++polls_;
     const std::size_t before = busy_.size();
     std::erase_if(busy_, [this](unsigned chunk) {
         if (!hasEnded(chunks_[chunk])) return false;
         retire(chunk);
         return true;
     });
+    if (std::exchange(starved_, false) && free_.empty()) reclaim();
     return busy_.size() != before;
 }
 

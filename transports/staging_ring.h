@@ -9,7 +9,7 @@
 #include "base/byte_range.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "cuda_backend/device.h"
+#include "transports/device.h"
 #include "transports/memory_file.h"
 
 namespace troupe::device {
@@ -18,6 +18,16 @@ struct StagingOptions {
     std::uint64_t chunk_bytes = 1u << 20;  ///< Of each chunk; rounded up to pages.
     unsigned chunks = 8;                   ///< At least 2, so that one is copied while another is on the wire.
     int numa_node = -1;                    ///< Where the memory is to be; -1: anywhere.
+};
+
+/// Who has chunks of a ring and can do without them for a while.
+class ChunkHolder {
+  public:
+    /// Lets go of chunks that wait for a wire. False: it has none of these.
+    virtual bool yieldChunks() = 0;
+
+  protected:
+    ~ChunkHolder() = default;
 };
 
 /// A bounded number of pinned chunks of host memory, through which bytes go between one GPU and a wire that cannot
@@ -46,8 +56,15 @@ class StagingRing {
     /// The device's.
     Status state() const { return device_->state(); }
 
-    /// A chunk for the caller, or none while all are taken.
+    /// A chunk for the caller, or none while all are taken; then `isStarved` until the next poll.
     std::optional<unsigned> take();
+    bool isStarved() const { return starved_; }
+    /// Who has chunks says so, and each time that bytes of it move, so that `poll` can take them from who moves none
+    /// while others starve.
+    void join(ChunkHolder& holder) { holders_.push_back({&holder, polls_}); }
+    void leave(ChunkHolder& holder);
+    void moved(ChunkHolder& holder);
+    bool hasHolders() const { return !holders_.empty(); }
     std::byte* data(unsigned chunk) const { return memory_->data() + chunk * chunk_bytes_; }
     /// Begins to copy between `memory` of the GPU and the beginning of a chunk that was taken and has no copy under
     /// way. Returns the copy's number, unique in the ring's life. After an error it may be under way all the same.
@@ -74,19 +91,25 @@ class StagingRing {
     int waitFd() const { return bell_.get(); }
 
   private:
+    struct Held {
+        ChunkHolder* holder;
+        std::uint64_t moved_at;  ///< As polls_ stood.
+    };
+    void reclaim();
+
     struct Chunk {
         DeviceEvent ended;
         ByteRange copying;       ///< Memory of the GPU; empty: none.
         std::uint64_t copy = 0;  ///< Its number.
         bool given = true;       ///< Nobody has it.
-        bool unseen = false;     ///< The end of its copy cannot be seen: it is under way as long as the ring lives.
+        bool unseen = false;     ///< Its end cannot be seen, as no event was recorded behind it yet.
     };
 
     StagingRing() = default;
     Status make(std::shared_ptr<Device> device, const StagingOptions& options);
     Status makeStreams();
     void retire(unsigned chunk);
-    bool hasEnded(const Chunk& chunk) const;
+    bool hasEnded(Chunk& chunk);
 
     std::shared_ptr<Device> device_;
     std::unique_ptr<MemoryFile> memory_;
@@ -99,6 +122,9 @@ class StagingRing {
     std::vector<unsigned> free_;
     std::vector<unsigned> busy_;  ///< With a copy under way, in the order in which they began.
     std::uint64_t copies_ = 0;    ///< Begun so far.
+    std::vector<Held> holders_;
+    std::uint64_t polls_ = 0;
+    bool starved_ = false;  ///< There was no chunk for somebody since the last poll.
     UniqueFd bell_;
     bool armed_ = false;  ///< The bell will ring.
 };

@@ -1,4 +1,4 @@
-#include "cuda_backend/staged_copy.h"
+#include "transports/staged_copy.h"
 
 #include <algorithm>
 
@@ -7,6 +7,7 @@ namespace troupe::device {
 // --- from the GPU --------------------------------------------------------------------------------------------------
 
 StagedSource::~StagedSource() {
+    ring_->leave(*this);
     for (const Part& part : parts_) ring_->give(part.chunk);
 }
 
@@ -34,7 +35,22 @@ std::span<const std::byte> StagedSource::ready() const {
     return {ring_->data(part.chunk) + part.consumed, part.bytes - part.consumed};
 }
 
+bool StagedSource::yieldChunks() {
+    if (parts_.empty() ||
+        !std::all_of(parts_.begin(), parts_.end(), [this](const Part& part) { return ring_->isIdle(part.chunk); }))
+        return false;
+    std::uint64_t unsent = 0;
+    for (const Part& part : parts_) {
+        unsent += part.bytes - part.consumed;
+        ring_->give(part.chunk);
+    }
+    parts_.clear();
+    rest_ = {rest_.addr - unsent, rest_.length + unsent};
+    return true;
+}
+
 void StagedSource::consume(std::uint64_t bytes) {
+    if (bytes != 0) ring_->moved(*this);
     while (bytes != 0) {
         Part& part = parts_.front();
         const std::uint64_t now = std::min(bytes, part.bytes - part.consumed);
@@ -49,6 +65,7 @@ void StagedSource::consume(std::uint64_t bytes) {
 // --- to the GPU ----------------------------------------------------------------------------------------------------
 
 StagedSink::~StagedSink() {
+    ring_->leave(*this);
     if (chunk_) ring_->give(*chunk_);
 }
 
@@ -65,15 +82,21 @@ std::span<std::byte> StagedSink::room() {
 
 Status StagedSink::commit(std::uint64_t bytes) {
     if (!error_) return error_;
+    ring_->moved(*this);
     filled_ += bytes;
     return filled_ == std::min(target_.length, ring_->chunkBytes()) ? send() : Status();
+}
+
+void StagedSink::giveUnused() {
+    if (!chunk_ || filled_ != 0) return;
+    ring_->give(*chunk_);
+    chunk_.reset();
 }
 
 Status StagedSink::yield() {
     if (!error_ || !chunk_) return error_;
     if (filled_ != 0) return send();
-    ring_->give(*chunk_);
-    chunk_.reset();
+    giveUnused();
     return {};
 }
 

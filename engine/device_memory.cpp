@@ -1,0 +1,107 @@
+#include "engine/device_memory.h"
+
+#include <string>
+#include <utility>
+
+#include "cuda_backend/cuda_runtime.h"
+
+namespace troupe {
+
+namespace {
+
+/// A location that checkLocation has let pass: of a GPU, and not of the host.
+bool namesGpu(const std::string& location) { return location.rfind("cuda:", 0) == 0; }
+
+Status differs(const Region& region, const device::MemoryPlace& place) {
+    const bool on_device = place.kind == device::MemoryKind::Device;
+    const std::string what = on_device ? "memory of " + place.location : place.location + " memory";
+    return {Code::InvalidArgument, region.range.toString() + " is " + what + ", and the location given is '" +
+                                       region.location + "'; \"*\" finds out by itself"};
+}
+
+}  // namespace
+
+/// Of GPUs that were opened already: what is exported was located before.
+class DeviceMemory::Exporter final : public MemoryExporter {
+  public:
+    bool holds(const std::string& location) const override { return namesGpu(location); }
+
+    Result<ExportedMemory> exportRange(const ByteRange& range, const std::string& location) override {
+        const auto runtime = this->runtime();
+        if (!runtime) return Status(Code::Unsupported, "no driver of a GPU was needed so far");
+        auto gpu = runtime->open(device::ordinalOf(location, runtime->vendor()));
+        if (!gpu) return gpu.status();
+        if (const Status ordered = (*gpu)->orderForNics(range); !ordered) return ordered;
+        auto file = (*gpu)->exportDmabuf(range);
+        if (!file) return file.status();
+        return ExportedMemory{std::move(file->fd), file->offset};
+    }
+
+    void use(std::shared_ptr<device::DeviceRuntime> runtime) {
+        const std::lock_guard lock(mutex_);
+        runtime_ = std::move(runtime);
+    }
+
+  private:
+    std::shared_ptr<device::DeviceRuntime> runtime() {
+        const std::lock_guard lock(mutex_);
+        return runtime_;
+    }
+
+    std::mutex mutex_;
+    std::shared_ptr<device::DeviceRuntime> runtime_;
+};
+
+DeviceMemory::DeviceMemory(const Config& settings, Logger log)
+    : settings_(settings), log_(std::move(log)), exporter_(std::make_shared<Exporter>()) {}
+
+DeviceMemory::~DeviceMemory() = default;
+
+std::shared_ptr<MemoryExporter> DeviceMemory::exporter() const { return exporter_; }
+
+Result<std::shared_ptr<device::DeviceRuntime>> DeviceMemory::find(bool load) {
+    const std::lock_guard lock(mutex_);
+    if (runtime_) return runtime_;
+    auto made = cuda::CudaRuntime::create({settings_.gpu_driver, !load});
+    if (!made) return made.status();
+    runtime_ = std::move(*made);
+    exporter_->use(runtime_);
+    return runtime_;
+}
+
+Status DeviceMemory::locate(Region& region) {
+    // What is no range is refused by who looks at ranges.
+    if (region.range.length == 0 || region.range.wraps()) return {};
+    const bool named = namesGpu(region.location);
+    const auto runtime = find(named);
+    if (!runtime) return named ? runtime.status().withContext("location '" + region.location + "'") : Status();
+    auto place = (*runtime)->locate(region.range);
+    if (!place) {
+        if (named || place.status().code() != Code::Internal) return place.status();
+        // A driver that answers nothing any more must not keep memory of the host out. That of a GPU is refused all the
+        // same, as it cannot be touched.
+        log_->debug("{}: {}", region.range.toString(), place.status().toString());
+        return {};
+    }
+    if (place->kind != device::MemoryKind::Device) {
+        if (named) return differs(region, *place);
+        region.pinned = place->kind != device::MemoryKind::Host;
+        return {};
+    }
+    if (region.location != "*" && region.location != place->location) return differs(region, *place);
+    auto opened = (*runtime)->open(place->device);
+    if (!opened) return opened.status();
+    region.location = place->location;
+    region.place =
+        std::make_shared<const device::PlacedMemory>(device::PlacedMemory{std::move(*place), std::move(*opened)});
+    return {};
+}
+
+std::shared_ptr<device::StagingPool> makeStagingPool(const Config& settings, unsigned loops) {
+    device::StagingOptions options;
+    options.chunk_bytes = settings.gpu_staging_chunk_bytes;
+    options.chunks = settings.gpu_staging_chunks;
+    return std::make_shared<device::StagingPool>(loops, options);
+}
+
+}  // namespace troupe

@@ -1,0 +1,188 @@
+#include "host_backend/device_jobs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "transports/device.h"
+
+namespace troupe::host {
+
+namespace {
+
+/// Begun and not ended, of all GPUs. More waits its turn: it could be given up at once.
+constexpr std::size_t kMostRunning = 64;
+
+/// Whether a GPU copies from or to there by itself.
+bool reaches(int device, const DeviceSide& side, const DeviceSide& other) {
+    if (side.device == DeviceSide::kHost) return side.pinned;
+    return side.device == device || (side.plain && other.plain);
+}
+
+}  // namespace
+
+DeviceSide DeviceSide::of(std::uint64_t addr, const Region* region) {
+    DeviceSide side{addr, kHost, region != nullptr && region->pinned, false};
+    if (region == nullptr || region->place == nullptr) return side;
+    const device::MemoryPlace& place = region->place->memory;
+    side.device = place.device;
+    side.plain = std::all_of(place.pieces.begin(), place.pieces.end(),
+                             [](const device::MemoryPiece& piece) { return !piece.is_virtual; });
+    return side;
+}
+
+DeviceJobs::DeviceJobs(std::shared_ptr<device::StagingPool> pool, unsigned loop, Links& links)
+    : user_(std::move(pool), loop,
+            {[&links](int bell) { return links.watch(bell); }, [&links](int bell) { links.remove(bell); }}) {}
+
+std::vector<std::pair<WorkRequest, const device::PlacedMemory*>> DeviceJobs::takeBack(PathId path,
+                                                                                      const ByteRange& range) {
+    std::vector<std::pair<WorkRequest, const device::PlacedMemory*>> taken;
+    std::erase_if(queue_, [&](Job& job) {
+        if (job.path != path || !ByteRange{job.remote, job.request.length}.overlaps(range)) return false;
+        taken.emplace_back(job.request, job.place);
+        return true;
+    });
+    return taken;
+}
+
+void DeviceJobs::push(PathId path, const WorkRequest& request, const DeviceSide& local, const DeviceSide& remote,
+                      const device::PlacedMemory* place) {
+    Job& job = queue_.emplace_back();
+    job.path = path;
+    job.request = request;
+    job.place = place;
+    const bool reads = request.opcode == Opcode::Read;
+    job.to = reads ? local : remote;
+    job.from = reads ? remote : local;
+    job.remote = remote.addr;
+}
+
+DeviceJobs::Begun DeviceJobs::begin(Job& job, Status& why) {
+    const std::uint64_t bytes = job.request.length;
+    const ByteRange to{job.to.addr, bytes};
+    const ByteRange from{job.from.addr, bytes};
+    if (to.overlaps(from) && to != from) {
+        why = Status(Code::Unsupported, "source " + from.toString() + " and destination " + to.toString() +
+                                            " overlap in memory of a GPU, which has no memmove");
+        return Begun::Failed;
+    }
+    const int device = job.from.device != DeviceSide::kHost ? job.from.device : job.to.device;
+    const auto staging = user_.at(device);
+    why = staging.status();
+    if (!staging) return Begun::Failed;
+    if (reaches(device, job.from, job.to) && reaches(device, job.to, job.from)) {
+        if (!(*staging)->copier().hasRoom()) return Begun::Later;
+        job.direct = *staging;
+        if (to == from) return Begun::Yes;
+        const auto copy = (*staging)->copier().begin(to.addr, from.addr, bytes);
+        why = copy.status();
+        if (!copy) return Begun::Failed;
+        job.copy = *copy;
+        return Begun::Yes;
+    }
+    if (job.from.device != DeviceSide::kHost)
+        job.source = std::make_unique<device::StagedSource>((*staging)->out(), from);
+    if (job.to.device == DeviceSide::kHost) return Begun::Yes;
+    const auto there = user_.at(job.to.device);
+    why = there.status();
+    if (!there) return Begun::Failed;
+    job.sink = std::make_unique<device::StagedSink>((*there)->in(), to);
+    return Begun::Yes;
+}
+
+bool DeviceJobs::advance(Job& job, std::uint64_t& budget, bool& moved, Status& outcome) {
+    if (job.direct != nullptr) {
+        if (job.copy != 0 && job.direct->copier().isUnderWay(job.copy)) return false;
+        outcome = job.direct->copier().state();
+        return true;
+    }
+    auto* const from = reinterpret_cast<const std::byte*>(job.from.addr);
+    auto* const to = reinterpret_cast<std::byte*>(job.to.addr);
+    const std::uint64_t length = job.request.length;
+    while (job.moved < length) {
+        std::span<const std::byte> have{from + job.moved, length - job.moved};
+        if (job.source) {
+            if (outcome = job.source->advance(); !outcome) return true;
+            have = job.source->ready();
+        }
+        if (have.empty()) return false;
+        if (budget == 0) {
+            wants_cpu_ = true;
+            return false;
+        }
+        const std::span<std::byte> room =
+            job.sink ? job.sink->room() : std::span<std::byte>{to + job.moved, length - job.moved};
+        if (job.sink)
+            if (outcome = job.sink->state(); !outcome) return true;
+        const std::uint64_t now = std::min({std::uint64_t{have.size()}, std::uint64_t{room.size()}, budget});
+        if (now == 0) return false;
+        std::memcpy(room.data(), have.data(), now);
+        if (job.source) job.source->consume(now);
+        if (job.sink)
+            if (outcome = job.sink->commit(now); !outcome) return true;
+        job.moved += now;
+        budget -= now;
+        moved = true;
+    }
+    if (!job.sink) return true;
+    outcome = job.sink->state();
+    return !outcome || job.sink->isDone();
+}
+
+bool DeviceJobs::poll(TimePoint now, std::uint64_t budget, std::vector<Ended>& ended) {
+    bool moved = user_.poll(now, !queue_.empty() || !running_.empty());
+    wants_cpu_ = false;
+    const std::size_t before = ended.size();
+    while (!queue_.empty() && running_.size() < kMostRunning) {
+        Job& job = queue_.front();
+        Status why;
+        const Begun begun = begin(job, why);
+        if (begun == Begun::Later) break;
+        moved = true;
+        if (begun == Begun::Failed)
+            ended.push_back({job.request, job.path, why});
+        else
+            running_.push_back(std::move(job));
+        queue_.pop_front();
+    }
+    std::erase_if(running_, [&](Job& job) {
+        Status outcome;
+        if (!advance(job, budget, moved, outcome)) return false;
+        ended.push_back({job.request, job.path, outcome});
+        return true;
+    });
+    return moved || ended.size() != before;
+}
+
+bool DeviceJobs::arm() const {
+    // What waits its turn can go as soon as something ends.
+    return !wants_cpu_ && (queue_.empty() || !running_.empty()) && user_.arm();
+}
+
+template <class Which>
+void DeviceJobs::dropWhere(Which&& which, const Status& cause, std::vector<Ended>& ended) {
+    for (std::deque<Job>* jobs : {&running_, &queue_})
+        std::erase_if(*jobs, [&](const Job& job) {
+            if (!which(job)) return false;
+            ended.push_back({job.request, job.path, cause});
+            return true;
+        });
+}
+
+void DeviceJobs::drop(PathId path, const Status& cause, std::vector<Ended>& ended) {
+    dropWhere([path](const Job& job) { return job.path == path; }, cause, ended);
+}
+
+void DeviceJobs::dropIn(const ByteRange& range, const Status& cause, std::vector<Ended>& ended) {
+    dropWhere([&](const Job& job) { return ByteRange{job.remote, job.request.length}.overlaps(range); }, cause, ended);
+}
+
+bool DeviceJobs::serves(const ByteRange& range) const {
+    const auto is_there = [&](const Job& job) { return ByteRange{job.remote, job.request.length}.overlaps(range); };
+    return std::any_of(queue_.begin(), queue_.end(), is_there) ||
+           std::any_of(running_.begin(), running_.end(), is_there) || touches(range);
+}
+
+}  // namespace troupe::host

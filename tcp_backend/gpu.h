@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/clock.h"
+#include "base/incarnation.h"
+#include "tcp_backend/events.h"
+#include "transports/nic.h"
+#include "transports/registration_table.h"
+#include "transports/staged_copy.h"
+#include "transports/staging_user.h"
+
+namespace troupe::tcp {
+
+/// Memory of GPUs on one Nic: the rings that its connections use, and what has to wait for their copies. While no
+/// region is of a GPU nothing here is done, but for one look at a number for each post and each pass. On the Nic's
+/// turn.
+class Gpu {
+  public:
+    static constexpr int kNone = -1;
+
+    /// `pool` may be null, then there is no memory of GPUs. All references outlive it.
+    Gpu(EventSet& events, const RegistrationTable& regions, std::shared_ptr<device::StagingPool> pool, unsigned loop);
+
+    /// Whether registered memory may be of a GPU: then `deviceOf` has to be asked of each range.
+    bool mayBe() { return regions_.get().devices() != 0; }
+    /// The GPU of a registered range; kNone: a CPU may touch it. Unsupported: it is of several allocations.
+    Result<int> deviceOf(const ByteRange& range);
+    /// The rings of a GPU that registered memory is on, as StagingUser::at.
+    Result<device::Staging*> at(int device) { return user_.at(device); }
+
+    /// A READ whose bytes have all been received: it is told when they are in the GPU's memory.
+    void land(const WorkRequest& request, std::unique_ptr<device::StagedSink> sink);
+    /// A write of a peer whose connection ends, while copies of it may be under way.
+    void leaveBehind(const Incarnation& initiator, const ByteRange& range);
+    /// Whether any is left of it: it must not be applied after anything that the initiator sends from now on.
+    bool isLeftBehind(const Incarnation& initiator) const;
+
+    /// Some rings are in use: the following have something to do.
+    bool isActive() const { return user_.isActive(); }
+    /// First of all in a pass: looks what has ended. True when anything has.
+    bool poll(TimePoint now, Sweep& sweep);
+    /// As those of StagingUser.
+    void sift(TimePoint now, Sweep& sweep) { user_.sift(now, sweep); }
+    bool arm() const { return user_.arm(); }
+    Status shut() const { return user_.shut(); }
+    TimePoint nextDeadline() const { return user_.nextDeadline(); }
+    bool touches(const ByteRange& range) const { return user_.touches(range); }
+    Status heldIn(const ByteRange& range) const { return user_.heldIn(range); }
+
+  private:
+    struct Landing {
+        WorkRequest request;
+        std::unique_ptr<device::StagedSink> sink;
+    };
+    struct Left {
+        Incarnation initiator;
+        ByteRange range;
+    };
+
+    SnapshotReader<RegionMap> regions_;
+    device::StagingUser user_;
+    std::vector<Landing> landings_;
+    std::vector<Left> left_;
+};
+
+/// The frames of one connection whose payloads come from GPUs, in order: numbers say which is which. The first is being
+/// sent, those behind it are copied ahead.
+class StagedSends {
+  public:
+    /// The next bytes to send of frame `number`, whose payload is `range` from its byte `done` on; empty while none are
+    /// there. `writable`: the wire would take some, so it is worth chunks that others might need.
+    std::span<const std::byte> ready(std::uint64_t number, device::Staging& staging, const ByteRange& range,
+                                     std::uint64_t done, bool writable);
+    /// The CRC32C of a whole payload, which goes through the ring once for that alone; none while it is not known.
+    std::optional<std::uint32_t> checksum(std::uint64_t number, device::Staging& staging, const ByteRange& range);
+    /// Of frame `number` so many bytes were sent.
+    void consume(std::uint64_t number, std::uint64_t bytes);
+    /// All of it was.
+    void finish(std::uint64_t number);
+    /// Ok, or why frame `number` can never be sent.
+    Status state(std::uint64_t number) const;
+    /// Room for one more frame to be copied ahead.
+    bool mayGoAhead(const device::Staging& staging) const;
+    void clear() { frames_.clear(); }
+
+  private:
+    struct Frame {
+        std::uint64_t number;
+        std::unique_ptr<device::StagedSource> source;
+        std::uint32_t crc = 0;
+        Status error;
+    };
+    Frame& frameOf(std::uint64_t number, device::Staging& staging, const ByteRange& range);
+    const Frame* find(std::uint64_t number) const;
+
+    std::deque<Frame> frames_;
+};
+
+/// Whether the socket takes bytes now.
+bool isWritable(int socket);
+
+}  // namespace troupe::tcp

@@ -1,0 +1,118 @@
+// ServerConnection: requests for memory of GPUs.
+
+#include <algorithm>
+#include <utility>
+
+#include "tcp_backend/server_connection.h"
+
+namespace troupe::tcp {
+
+/// Where the payload of `incoming_` goes.
+Payload ServerConnection::stagedPayload() {
+    const auto staging = shared_.gpu.at(incoming_.device);
+    if (!staging) {
+        incoming_.fault = {staging.status().code(), incoming_.range.addr};
+        return {nullptr, incoming_.range.length};
+    }
+    sink_ = std::make_unique<device::StagedSink>((*staging)->in(), incoming_.range);
+    return {nullptr, incoming_.range.length, true};
+}
+
+/// The write is received; it is applied when the last copy of it has ended.
+void ServerConnection::acknowledgeStaged() {
+    landings_.push_back({responses_.end(), incoming_.range, std::move(sink_)});
+    responses_.push() = {
+        ResponseKind::WriteAck, false, true, Denial::LocalOnly, static_cast<std::int16_t>(incoming_.device), 1,
+        incoming_.id,           {}};
+}
+
+/// Of an answer that waits for a GPU: whether it can be given now. An error takes its place when the write failed.
+bool ServerConnection::hasLanded(std::uint64_t number) {
+    Landing& landing = landings_.front();
+    const Status lost = landing.sink->state();
+    if (lost && !landing.sink->isDone()) return false;
+    Response& response = responses_[number];
+    if (lost)
+        response.device = Gpu::kNone;
+    else
+        response = refusal(response.id, {lost.code(), landing.range.addr});
+    landings_.pop_front();
+    return true;
+}
+
+/// Adds what is there of a frame that a GPU is concerned with, from `offset` on. False: not all of it is.
+bool ServerConnection::addStaged(Gather& gather, std::uint64_t number, std::uint64_t offset) {
+    Response& response = responses_[number];
+    const auto wait = [&] {
+        waits_for_gpu_ = true;
+        return false;
+    };
+    if (response.kind == ResponseKind::WriteAck) {
+        if (!hasLanded(number)) return wait();
+        return addResponse(gather, response, offset) + offset == frameBytes(response);
+    }
+    const auto staging = shared_.gpu.at(response.device);
+    Status failed = staging.status();
+    std::span<const std::byte> bytes;
+    const std::uint64_t done = offset < kResponseBytes ? 0 : offset - kResponseBytes;
+    if (failed && response.crc && !response.has_value) {
+        const auto sum = staged_.checksum(number, **staging, response.range);
+        failed = staged_.state(number);
+        if (!sum && failed) return wait();
+        if (sum) {
+            response.value = *sum;
+            response.has_value = true;
+        }
+    }
+    if (failed) {
+        if (blocked_) blocked_ = !isWritable(fd.get());
+        bytes = staged_.ready(number, **staging, response.range, done, !blocked_);
+        copyAhead(number + 1, **staging);
+        failed = staged_.state(number);
+    }
+    if (!failed) return failStaged(gather, number, offset, failed);
+    // The header goes with the first bytes: until then an error can take its place.
+    if (bytes.empty()) return wait();
+    if (offset < kResponseBytes) {
+        std::byte* head = gather.scratch(kResponseBytes);
+        encodeResponse({response.kind, response.crc, response.value, response.id, response.range.length}, head);
+        gather.add(head + offset, kResponseBytes - offset);
+    }
+    gather.add(bytes.data(), bytes.size());
+    return done + bytes.size() == response.range.length;
+}
+
+/// A GPU does not give what a READ asked for. What was announced already cannot become an error: then the connection
+/// ends, once what is before it was sent.
+bool ServerConnection::failStaged(Gather& gather, std::uint64_t number, std::uint64_t offset, const Status& why) {
+    if (offset != 0) {
+        gpu_failure_ = number == responses_.first() ? why : Status();
+        waits_for_gpu_ = true;
+        return false;
+    }
+    Response& response = responses_[number];
+    staged_.finish(number);
+    forget(response);
+    response = refusal(response.id, {why.code(), response.range.addr});
+    return addResponse(gather, response, 0) == frameBytes(response);
+}
+
+/// Begins to copy what is sent after this, as far as there is room for it.
+void ServerConnection::copyAhead(std::uint64_t number, device::Staging& staging) {
+    for (; number != responses_.end() && staged_.mayGoAhead(staging); ++number) {
+        const Response& response = responses_[number];
+        if (response.kind != ResponseKind::ReadData) continue;
+        if (response.device != staging.device().info().ordinal) return;
+        staged_.ready(number, staging, response.range, 0, true);
+    }
+}
+
+/// Of the frame of a READ from a GPU the bytes from `before` to `after` were sent.
+void ServerConnection::countStaged(std::uint64_t number, std::uint64_t before, std::uint64_t after) {
+    const Response& response = responses_[number];
+    if (response.kind != ResponseKind::ReadData) return;
+    staged_.consume(number, after - std::min(after, std::max(before, std::uint64_t{kResponseBytes})));
+    if (after == frameBytes(response)) staged_.finish(number);
+}
+
+}  // namespace troupe::tcp

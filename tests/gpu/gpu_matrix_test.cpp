@@ -1,0 +1,190 @@
+// Every pair of memories, both directions, through each way within a process and by TCP.
+
+#include <chrono>
+
+#include "tests/gpu/fixture.h"
+
+namespace troupe::gpu {
+namespace {
+
+using namespace gpu::testing;
+
+/// Bytes and where they begin: around a page, a chunk of the rings (64 KiB here), a slice (1 MiB), what the rings hold.
+struct Shape {
+    std::uint64_t bytes;
+    std::uint64_t local;
+    std::uint64_t remote;
+};
+constexpr Shape kShapes[] = {
+    {1, 0, 3},
+    {7, 5, 0},
+    {4096, 0, 0},
+    {4097, 511, 1},
+    {(64u << 10) - 1, 1, 0},
+    {64u << 10, 0, 64},
+    {(64u << 10) + 1, 9, 9},
+    {300001, 4096, 7},
+    {(1u << 20) + 3, 2, 5},
+    {5u << 20, 0, 1},
+};
+constexpr std::uint64_t kRoom = (5u << 20) + 8192;
+constexpr std::uint64_t kEdge = 16;
+
+const std::vector<std::string> kKinds = {"host", "pinned", "gpu0", "gpu1", "virtual0"};
+
+class GpuMatrix : public GpuTest {
+  protected:
+    /// Both directions of every shape; what lies beside the bytes must stay.
+    void exchange(TransferEngine& engine, SegmentID segment, Memory& local, Memory& remote) {
+        unsigned seed = 1;
+        for (const Shape& shape : kShapes) {
+            for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+                SCOPED_TRACE(local.kind() + (opcode == Opcode::Write ? " -> " : " <- ") + remote.kind() + ", " +
+                             std::to_string(shape.bytes) + " bytes");
+                Memory& from = opcode == Opcode::Write ? local : remote;
+                Memory& to = opcode == Opcode::Write ? remote : local;
+                const std::uint64_t from_at = kEdge + (opcode == Opcode::Write ? shape.local : shape.remote);
+                const std::uint64_t to_at = kEdge + (opcode == Opcode::Write ? shape.remote : shape.local);
+                const Bytes sent = noise(shape.bytes, ++seed);
+                const Bytes beside = noise(shape.bytes + 2 * kEdge, ++seed);
+                from.write(from_at, sent);
+                to.write(to_at - kEdge, beside);
+                const auto status = runBatch(engine, {makeRequest(opcode, segment, local.pointer(kEdge + shape.local),
+                                                                  remote.addr(kEdge + shape.remote), shape.bytes)});
+                expectCompleted(status, shape.bytes);
+                Bytes wanted = beside;
+                std::copy(sent.begin(), sent.end(), wanted.begin() + kEdge);
+                ASSERT_TRUE(to.read(to_at - kEdge, wanted.size()) == wanted);
+            }
+        }
+    }
+};
+
+TEST_F(GpuMatrix, WithinTheProcess) {
+    auto engine = startEngine(setup());
+    for (const std::string& here : kKinds) {
+        for (const std::string& there : kKinds) {
+            Memory local = make(here, kRoom);
+            Memory remote = make(there, kRoom);
+            registerAll(*engine, local);
+            registerAll(*engine, remote);
+            exchange(*engine, kLocalSegmentID, local, remote);
+            EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
+            EXPECT_TRUE(engine->unregisterLocalMemory(remote.pointer()));
+        }
+    }
+    EXPECT_EQ(control.count("pageable copies"), 0u);
+}
+
+TEST_F(GpuMatrix, ByTcp) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    for (const std::string& here : kKinds) {
+        for (const std::string& there : kKinds) {
+            Memory local = make(here, kRoom);
+            Memory remote = make(there, kRoom);
+            registerAll(*a, local);
+            registerAll(*b, remote);
+            exchange(*a, segment, local, remote);
+            EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+            EXPECT_TRUE(b->unregisterLocalMemory(remote.pointer()));
+        }
+    }
+    EXPECT_EQ(control.count("pageable copies"), 0u);
+}
+
+TEST_F(GpuMatrix, ByTcpWithChecksums) {
+    EngineSetup checked = setup();
+    checked.config.tcp_crc = true;
+    auto a = startEngine(checked);
+    auto b = startEngine(checked);
+    const SegmentID segment = open(*a, b->localSegmentName());
+    Memory local = make("gpu0", kRoom);
+    Memory remote = make("gpu1", kRoom);
+    registerAll(*a, local);
+    registerAll(*b, remote);
+    exchange(*a, segment, local, remote);
+}
+
+TEST_F(GpuMatrix, SixtyFourMebibytes) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    constexpr std::uint64_t kBytes = 64u << 20;
+    Memory local = make("gpu0", kBytes);
+    Memory remote = make("virtual1", kBytes);
+    registerAll(*a, local);
+    registerAll(*b, remote);
+    const Bytes sent = noise(kBytes, 5);
+    local.write(0, sent);
+    expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, segment, local.pointer(), remote.addr(), kBytes)}),
+                    kBytes);
+    EXPECT_TRUE(remote.read(0, kBytes) == sent);
+    local.write(0, noise(kBytes, 6));
+    expectCompleted(runBatch(*a, {makeRequest(Opcode::Read, segment, local.pointer(), remote.addr(), kBytes)}), kBytes);
+    EXPECT_TRUE(local.read(0, kBytes) == sent);
+}
+
+TEST_F(GpuMatrix, ManySmallPagesOfOneBatch) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    constexpr std::size_t kPages = 300;
+    constexpr std::uint64_t kPage = 4096;
+    for (const char* there : {"host", "gpu1"}) {
+        for (const SegmentID to : {segment, kLocalSegmentID}) {
+            Memory local = make("gpu0", kPages * 2 * kPage);
+            Memory remote = make(there, kPages * 2 * kPage);
+            registerAll(*a, local);
+            registerAll(to == segment ? *b : *a, remote);
+            const Bytes sent = noise(local.size(), 3);
+            local.write(0, sent);
+            remote.write(0, Bytes(remote.size(), 0));
+            std::vector<TransferRequest> requests;
+            for (std::size_t i = 0; i < kPages; ++i)
+                requests.push_back(makeRequest(Opcode::Write, to, local.pointer(2 * i * kPage),
+                                               remote.addr(2 * (kPages - 1 - i) * kPage), kPage));
+            expectCompleted(runBatch(*a, requests), kPages * kPage);
+            const Bytes got = remote.read(0, remote.size());
+            for (std::size_t i = 0; i < kPages; ++i)
+                ASSERT_TRUE(std::equal(got.begin() + static_cast<long>(2 * (kPages - 1 - i) * kPage),
+                                       got.begin() + static_cast<long>((2 * (kPages - 1 - i) + 1) * kPage),
+                                       sent.begin() + static_cast<long>(2 * i * kPage)))
+                    << i;
+            EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+            EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(remote.pointer()));
+        }
+    }
+}
+
+TEST_F(GpuMatrix, CompletedMeansThatItIsInTheGpusMemoryHoweverSlowThatIs) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    control.latency(3000, 0, 2000);
+    constexpr std::uint64_t kBytes = 200000;
+    for (const SegmentID to : {segment, kLocalSegmentID}) {
+        Memory local = make("gpu0", kBytes);
+        Memory remote = make("gpu1", kBytes);
+        registerAll(*a, local);
+        registerAll(to == segment ? *b : *a, remote);
+        for (unsigned round = 0; round < 5; ++round) {
+            const Bytes sent = noise(kBytes, 10 + round);
+            local.write(0, sent);
+            expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, to, local.pointer(), remote.addr(), kBytes)}),
+                            kBytes);
+            ASSERT_TRUE(remote.read(0, kBytes) == sent);
+            const Bytes back = noise(kBytes, 20 + round);
+            remote.write(0, back);
+            expectCompleted(runBatch(*a, {makeRequest(Opcode::Read, to, local.pointer(), remote.addr(), kBytes)}),
+                            kBytes);
+            ASSERT_TRUE(local.read(0, kBytes) == back);
+        }
+        EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+        EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(remote.pointer()));
+    }
+}
+
+}  // namespace
+}  // namespace troupe::gpu

@@ -1,0 +1,207 @@
+// Memory of GPUs in another process of this host: by mapping it where that can be had, else by TCP.
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/gpu/fixture.h"
+#include "tests/gpu/gpu_peer_process.h"
+
+namespace troupe::gpu {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace gpu::testing;
+
+constexpr std::uint64_t kBytes = (3u << 20) + 77;
+
+class GpuProcess : public GpuTest {
+  protected:
+    static EngineSetup withHost() {
+        EngineSetup with_host = setup();
+        with_host.config.host_peers = true;
+        return with_host;
+    }
+    static std::string text(std::uint64_t value) { return std::to_string(value); }
+
+    /// Which transports carried it.
+    static std::string carrierOf(TransferEngine& engine, BatchID batch) {
+        const auto way = engine.explain(batch, 0);
+        EXPECT_TRUE(way) << way.status().toString();
+        return way ? way->toString() : "";
+    }
+    /// Both directions, at odd places. Returns what explain says of the last.
+    std::string exchange(TransferEngine& engine, GpuPeerProcess& peer, SegmentID segment, Memory& local,
+                         std::uint64_t remote, unsigned seed, std::uint64_t bytes = kBytes - 100) {
+        SCOPED_TRACE(local.kind());
+        local.write(3, noise(bytes, seed));
+        BatchHolder batch(engine, 2);
+        EXPECT_TRUE(batch.submit({makeRequest(Opcode::Write, segment, local.pointer(3), remote + 5, bytes)}));
+        expectCompleted(batch.wait(), bytes);
+        EXPECT_EQ(peer.ask("check " + text(remote + 5) + " " + text(bytes) + " " + text(seed)), "ok");
+        peer.must("fill " + text(remote + 5) + " " + text(bytes) + " " + text(seed + 1));
+        EXPECT_TRUE(batch.submit({makeRequest(Opcode::Read, segment, local.pointer(3), remote + 5, bytes)}));
+        expectCompleted(batch.wait(), 2 * bytes);
+        EXPECT_TRUE(local.read(3, bytes) == noise(bytes, seed + 1));
+        return carrierOf(engine, batch.id());
+    }
+};
+
+TEST_F(GpuProcess, EveryPairOfMemories) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, true));
+    unsigned seed = 1;
+    for (const char* here : {"host", "pinned", "gpu0", "gpu1", "virtual0"}) {
+        Memory local = make(here, kBytes);
+        registerAll(*engine, local);
+        for (const char* there : {"host", "pinned", "gpu0", "gpu1", "virtual1", "private0"}) {
+            SCOPED_TRACE(there);
+            const std::uint64_t remote = peer.number(std::string("make ") + there + " " + text(kBytes));
+            exchange(*engine, peer, segment, local, remote, seed);
+            seed += 2;
+            peer.must("unregister " + text(remote));
+            peer.must("free " + text(remote));
+        }
+        EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
+    }
+    EXPECT_EQ(peer.ask("violations"), "ok ");
+    EXPECT_EQ(control.count("pageable copies"), 0u);
+}
+
+TEST_F(GpuProcess, BetweenGpusItIsMappedAndNoByteGoesThroughTheHost) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    // Without TCP there is no other way.
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    for (const char* there : {"gpu0", "gpu1"}) {
+        Memory local = make("gpu0", kBytes);
+        registerAll(*engine, local);
+        const std::uint64_t remote = peer.number(std::string("make ") + there + " " + text(kBytes));
+        EXPECT_THAT(exchange(*engine, peer, segment, local, remote, 5), HasSubstr("host by host0"));
+        EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
+    }
+    EXPECT_GE(control.count("cuIpcOpenMemHandle"), 1u);
+    EXPECT_EQ(peer.ask("violations"), "ok ");
+}
+
+TEST_F(GpuProcess, VirtualMemoryIsMappedByItsDescriptors) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t remote = peer.number("make virtual0 " + text(kBytes));
+    // Within one allocation of the several.
+    exchange(*engine, peer, segment, local, remote, 5, 1u << 20);
+    EXPECT_GE(control.count("cuMemImportFromShareableHandle"), 1u);
+}
+
+TEST_F(GpuProcess, WhatCannotBeMappedGoesByTcpAndExplainSaysWhy) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, true));
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t remote = peer.number("make private0 " + text(kBytes));
+    const std::string way = exchange(*engine, peer, segment, local, remote, 5);
+    EXPECT_THAT(way, HasSubstr("tcp by tcp0"));
+    EXPECT_THAT(way, HasSubstr("cannot be given to other processes"));
+    EXPECT_THAT(way, HasSubstr("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"));
+}
+
+TEST_F(GpuProcess, WithoutAnotherWayItFailsWithTheReason) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("host", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t remote = peer.number("make gpu0 " + text(kBytes));
+    const auto status = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 1000)});
+    test::expectFailed(status, Code::Unsupported);
+    EXPECT_THAT(status.error.message(), HasSubstr("a GPU there"));
+}
+
+TEST_F(GpuProcess, UnregisterTakesTheMappingBackBeforeItReturns) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t remote = peer.number("make gpu0 " + text(kBytes));
+    exchange(*engine, peer, segment, local, remote, 5);
+    // With copies under way that take their time.
+    control.latency(20000);
+    BatchHolder batch(*engine, 4);
+    std::vector<TransferRequest> requests;
+    for (std::uint64_t i = 0; i < 4; ++i)
+        requests.push_back(makeRequest(Opcode::Read, segment, local.pointer(i * 1000), remote + i * 1000, 1000));
+    ASSERT_TRUE(batch.submit(requests));
+    peer.must("unregister " + text(remote));
+    // The fake tells of memory that is freed while somebody maps it.
+    peer.must("free " + text(remote));
+    EXPECT_EQ(peer.ask("violations"), "ok ");
+    batch.wait();
+    control.latency(0);
+    const auto gone = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 10)});
+    test::expectFailed(gone, Code::AddressNotRegistered);
+}
+
+TEST_F(GpuProcess, AnExporterThatIsKilledFailsWhatRunsAndNothingIsLeft) {
+    auto engine = startEngine(withHost());
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::string before = control.leftovers();
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, true));
+    const std::uint64_t remote = peer.number("make gpu1 " + text(kBytes));
+    exchange(*engine, peer, segment, local, remote, 5);
+    control.latency(2000);
+    BatchHolder batch(*engine, 64);
+    std::vector<TransferRequest> requests;
+    for (std::uint64_t i = 0; i < 64; ++i)
+        requests.push_back(makeRequest(Opcode::Write, segment, local.pointer(i * 4096), remote + i * 4096, 4096));
+    ASSERT_TRUE(batch.submit(requests));
+    peer.kill();
+    const auto status = batch.wait();
+    EXPECT_TRUE(isTerminal(status.s));
+    EXPECT_TRUE(status.quiesced);
+    // What completed before the end is complete, the rest says whose end it was.
+    if (status.s != TransferStatusEnum::COMPLETED) {
+        const Code code = status.error.code();
+        EXPECT_TRUE(code == Code::PeerDown || code == Code::ConnectionLost || code == Code::ConnectionRefused)
+            << status.error.toString();
+    }
+    control.latency(0);
+    ASSERT_TRUE(engine->closeSegment(segment));
+    const auto limit = Clock::now() + test::kPatience;
+    while (control.leftovers() != before && Clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(control.leftovers(), before);
+}
+
+TEST_F(GpuProcess, AStoppedPeerKeepsTheRegionRegisteredAndIsNamed) {
+    EngineSetup impatient = withHost();
+    impatient.config.unregister_timeout = std::chrono::milliseconds(300);
+    GpuPeerProcess peer;
+    auto engine = startEngine(impatient);
+    Memory served = make("gpu0", kBytes);
+    registerAll(*engine, served);
+    peer.start(true, false);
+    const std::uint64_t theirs = peer.number("make gpu0 " + text(kBytes));
+    peer.must("read " + engine->localSegmentName() + " " + text(theirs) + " " + text(served.addr()) + " 1000");
+    ::kill(peer.pid(), SIGSTOP);
+    const Status refused = engine->unregisterLocalMemory(served.pointer());
+    ::kill(peer.pid(), SIGCONT);
+    expectCode(refused, Code::BatchBusy);
+    EXPECT_THAT(refused.message(), HasSubstr(text(static_cast<std::uint64_t>(peer.pid()))));
+    const auto limit = Clock::now() + test::kPatience;
+    Status done = refused;
+    while (!done && Clock::now() < limit) done = engine->unregisterLocalMemory(served.pointer());
+    EXPECT_TRUE(done) << done.toString();
+}
+
+}  // namespace
+}  // namespace troupe::gpu

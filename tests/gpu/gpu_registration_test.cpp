@@ -1,0 +1,154 @@
+// What memory is, is found out when it is registered.
+
+#include <gmock/gmock.h>
+
+#include "tests/gpu/fixture.h"
+
+namespace troupe::gpu {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace gpu::testing;
+
+class GpuRegistration : public GpuTest {
+  protected:
+    static std::string locationOf(TransferEngine& engine, std::uint64_t addr) {
+        const auto desc = engine.getSegmentDescByID(kLocalSegmentID);
+        for (const BufferDesc& buffer : (*desc)->buffers)
+            if (buffer.addr == addr) return buffer.location;
+        return "not registered";
+    }
+};
+
+TEST_F(GpuRegistration, AStarFindsTheGpu) {
+    auto engine = startEngine(setup());
+    Memory first = make("gpu0", 10000);
+    Memory second = make("gpu1", 10000);
+    Memory segments = make("virtual1", 5u << 20);
+    for (Memory* memory : {&first, &second, &segments}) registerAll(*engine, *memory);
+    EXPECT_EQ(locationOf(*engine, first.addr()), "cuda:0");
+    EXPECT_EQ(locationOf(*engine, second.addr()), "cuda:1");
+    EXPECT_EQ(locationOf(*engine, segments.addr()), "cuda:1");
+    for (Memory* memory : {&first, &second, &segments}) EXPECT_TRUE(engine->unregisterLocalMemory(memory->pointer()));
+}
+
+TEST_F(GpuRegistration, APartOfAnAllocationAndTheRightNameAreGood) {
+    auto engine = startEngine(setup());
+    Memory memory = make("gpu1", 100000);
+    EXPECT_TRUE(engine->registerLocalMemory(memory.pointer(12345), 777, "cuda:1"));
+    EXPECT_EQ(locationOf(*engine, memory.addr(12345)), "cuda:1");
+}
+
+TEST_F(GpuRegistration, AWrongHintIsRefusedAndSaysWhatTheMemoryIs) {
+    auto engine = startEngine(setup());
+    Memory gpu0 = make("gpu0", 4096);
+    Memory pinned = make("pinned", 4096);
+    Memory host = make("host", 4096);
+    const auto refused = [&](Memory& memory, const std::string& hint, const std::string& what) {
+        const Status status = engine->registerLocalMemory(memory.pointer(), memory.size(), hint);
+        expectCode(status, Code::InvalidArgument);
+        EXPECT_THAT(status.message(), HasSubstr(what)) << hint;
+        EXPECT_THAT(status.message(), HasSubstr("'" + hint + "'"));
+        EXPECT_EQ(locationOf(*engine, memory.addr()), "not registered");
+    };
+    refused(gpu0, "cuda:1", "memory of cuda:0");
+    refused(gpu0, "cpu:0", "memory of cuda:0");
+    refused(pinned, "cuda:0", "pinned memory");
+    refused(host, "cuda:0", "host memory");
+    // The same memory is good when it is called what it is.
+    for (Memory* memory : {&gpu0, &pinned, &host}) registerAll(*engine, *memory);
+}
+
+TEST_F(GpuRegistration, MemoryOfTwoKindsOrWithAHoleIsRefused) {
+    auto engine = startEngine(setup());
+    Memory memory = make("gpu0", 4096);
+    const Status past = engine->registerLocalMemory(memory.pointer(), 1u << 20);
+    expectCode(past, Code::InvalidArgument);
+    cuda::testing::VirtualMemory pieces(runtime->driver(), 0, 3, 1);
+    pieces.unmap(1);
+    expectCode(engine->registerLocalMemory(reinterpret_cast<void*>(pieces.base()), pieces.bytes()),
+               Code::InvalidArgument);
+}
+
+TEST_F(GpuRegistration, WithoutADriverANamedGpuIsRefusedWithTheReason) {
+    EngineSetup none = setup();
+    none.config.gpu_driver = "/nonexistent/libcuda.so.1";
+    auto engine = startEngine(none);
+    Memory host = make("host", 4096);
+    const Status refused = engine->registerLocalMemory(host.pointer(), host.size(), "cuda:0");
+    expectCode(refused, Code::Unsupported);
+    EXPECT_THAT(refused.message(), HasSubstr("no CUDA driver"));
+    EXPECT_THAT(refused.message(), HasSubstr("/nonexistent/libcuda.so.1"));
+    registerAll(*engine, host);
+}
+
+TEST_F(GpuRegistration, NoGpuIsOpenedButByMemoryOnIt) {
+    auto engine = startEngine(setup());
+    Memory host = make("host", 4096);
+    registerAll(*engine, host);
+    EXPECT_EQ(control.count("contexts"), 0u);
+    Memory memory = make("gpu1", 4096);
+    registerAll(*engine, memory);
+    EXPECT_EQ(control.count("contexts"), 1u);
+}
+
+TEST_F(GpuRegistration, WhatIsRefusedLeavesNothing) {
+    auto engine = startEngine(setup());
+    Memory memory = make("gpu0", 4096);
+    const std::string before = control.leftovers();
+    for (const char* call : {"cuMemHostRegister", "cuStreamCreate", "cuEventCreate", "cuMemGetAddressRange"}) {
+        control.fail(call, cuda::api::Result::OutOfMemory);
+        const Status refused = engine->registerLocalMemory(memory.pointer(), memory.size());
+        expectCode(refused, Code::ResourceExhausted);
+        EXPECT_THAT(refused.message(), HasSubstr(call));
+        EXPECT_EQ(locationOf(*engine, memory.addr()), "not registered");
+        EXPECT_EQ(control.leftovers(), before) << call;
+    }
+    registerAll(*engine, memory);
+    EXPECT_NE(control.leftovers(), before);
+    // With the last region on a GPU its rings go.
+    EXPECT_TRUE(engine->unregisterLocalMemory(memory.pointer()));
+    EXPECT_EQ(control.leftovers(), before);
+}
+
+TEST_F(GpuRegistration, ABatchIsAllOrNothingEverywhere) {
+    auto engine = startEngine(setup());
+    Memory first = make("gpu0", 4096);
+    Memory second = make("gpu1", 4096);
+    const std::string before = control.leftovers();
+    // The second region's rings are refused when the first one is with every transport.
+    control.fail("cuMemHostRegister", cuda::api::Result::OutOfMemory, 1, 2);
+    expectCode(engine->registerLocalMemoryBatch({{first.pointer(), 4096}, {second.pointer(), 4096}}),
+               Code::ResourceExhausted);
+    EXPECT_EQ(locationOf(*engine, first.addr()), "not registered");
+    EXPECT_EQ(control.leftovers(), before);
+    EXPECT_TRUE(engine->registerLocalMemoryBatch({{first.pointer(), 4096}, {second.pointer(), 4096}}));
+}
+
+TEST_F(GpuRegistration, ATransportThatCannotTakeARegisteredRegionIsNotInstalled) {
+    auto engine = startEngine(setup());
+    for (const char* each : {"tcp", "host"}) ASSERT_TRUE(engine->uninstallTransport(each));
+    Memory memory = make("gpu0", 4096);
+    registerAll(*engine, memory);
+    control.fail("cuStreamCreate", cuda::api::Result::OutOfMemory);
+    expectCode(engine->installTransport("host"), Code::ResourceExhausted);
+    EXPECT_EQ(engine->getTransport("host"), nullptr);
+    EXPECT_TRUE(engine->installTransport("host"));
+    Memory other = make("pinned", 4096);
+    registerAll(*engine, other);
+    expectCompleted(
+        runBatch(*engine, {makeRequest(Opcode::Write, kLocalSegmentID, memory.pointer(), other.addr(), 4096)}), 4096);
+}
+
+TEST_F(GpuRegistration, ALostGpuIsSaidToBeLostAndTheOtherWorks) {
+    auto engine = startEngine(setup());
+    Memory lost = make("gpu0", 4096);
+    Memory good = make("gpu1", 4096);
+    control.lose(0, cuda::api::Result::IllegalAddress);
+    const Status refused = engine->registerLocalMemory(lost.pointer(), lost.size());
+    EXPECT_EQ(refused.code(), Code::DeviceLost) << refused.toString();
+    registerAll(*engine, good);
+}
+
+}  // namespace
+}  // namespace troupe::gpu

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cuda_backend/cuda_fixture.h"
+#include "tests/cuda_backend/virtual_memory.h"
+
+namespace troupe::gpu::testing {
+
+using Bytes = std::vector<std::uint8_t>;
+
+/// Memory of one of the kinds that an application may have: "host", "pinned", "managed", "gpu0", "gpu1", "virtual0"
+/// (expandable segments), "private0" (the same, without handles for other processes). The application's view of it:
+/// past all streams.
+class Memory {
+  public:
+    /// `gpus` gives the GPU of an ordinal.
+    template <class Gpus>
+    Memory(std::string kind, std::uint64_t bytes, cuda::CudaRuntime& runtime, fake_cuda::Control& control, Gpus&& gpus)
+        : kind_(std::move(kind)), bytes_(bytes), control_(control) {
+        if (kind_ == "host") {
+            host_.resize(bytes);
+            addr_ = reinterpret_cast<std::uint64_t>(host_.data());
+        } else if (kind_ == "pinned") {
+            pinned_ = std::move(*gpus(0).allocateHost(bytes));
+            addr_ = pinned_.get();
+        } else if (kind_.rfind("gpu", 0) == 0) {
+            device_ = std::move(*gpus(kind_.back() - '0').allocate(bytes));
+            addr_ = device_.get();
+        } else {
+            constexpr std::uint64_t kPiece = cuda::testing::VirtualMemory::kPiece;
+            const bool shared = kind_.rfind("virtual", 0) == 0;
+            gpus(kind_.back() - '0');
+            virtual_ = std::make_unique<cuda::testing::VirtualMemory>(runtime.driver(), kind_.back() - '0',
+                                                                      (bytes + kPiece - 1) / kPiece, shared ? 1 : 0);
+            addr_ = virtual_->base();
+        }
+    }
+
+    const std::string& kind() const { return kind_; }
+    std::uint64_t addr(std::uint64_t offset = 0) const { return addr_ + offset; }
+    void* pointer(std::uint64_t offset = 0) const { return reinterpret_cast<void*>(addr_ + offset); }
+    std::uint64_t size() const { return bytes_; }
+    bool isOnGpu() const { return kind_ != "host" && kind_ != "pinned"; }
+
+    void write(std::uint64_t offset, const Bytes& bytes) {
+        if (isOnGpu())
+            control_.write(addr(offset), bytes);
+        else
+            std::memcpy(pointer(offset), bytes.data(), bytes.size());
+    }
+    Bytes read(std::uint64_t offset, std::uint64_t bytes) {
+        if (isOnGpu()) return control_.read(addr(offset), bytes);
+        const auto* begin = static_cast<const std::uint8_t*>(pointer(offset));
+        return Bytes(begin, begin + bytes);
+    }
+
+  private:
+    std::string kind_;
+    std::uint64_t bytes_;
+    fake_cuda::Control& control_;
+    std::uint64_t addr_ = 0;
+    Bytes host_;
+    device::HostMemory pinned_;
+    device::DeviceMemory device_;
+    std::unique_ptr<cuda::testing::VirtualMemory> virtual_;
+};
+
+}  // namespace troupe::gpu::testing

@@ -1,0 +1,137 @@
+#include "transports/device_copier.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace troupe::device {
+namespace {
+
+constexpr unsigned kStreams = 2;
+/// Copies under way at a time: enough to keep a copy engine busy between two passes of the loop with pages of 64 KiB.
+constexpr unsigned kSlots = 64;
+
+/// On a thread of the driver; as StagingRing's.
+void ringBell(void* descriptor) {
+    const std::uint64_t one = 1;
+    if (::write(static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor)), &one, sizeof one) < 0) errno = 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCopier>> DeviceCopier::create(std::shared_ptr<Device> device) {
+    std::unique_ptr<DeviceCopier> copier(new DeviceCopier);
+    if (Status status = copier->make(std::move(device)); !status) return status.withContext("copies of a GPU");
+    return copier;
+}
+
+Status DeviceCopier::make(std::shared_ptr<Device> device) {
+    device_ = std::move(device);
+    bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!bell_) return {Code::ResourceExhausted, "no descriptor is left (ulimit -n)"};
+    for (unsigned index = 0; index < kStreams; ++index) {
+        auto stream = device_->makeStream();
+        if (!stream) return stream.status();
+        streams_.push_back(std::move(*stream));
+    }
+    auto joined = device_->makeEvent();
+    if (!joined) return joined.status();
+    joined_ = std::move(*joined);
+    auto bell_stream = device_->makeStream();
+    if (!bell_stream) return bell_stream.status();
+    bell_stream_ = std::move(*bell_stream);
+    for (unsigned index = 0; index < kSlots; ++index) {
+        auto event = device_->makeEvent();
+        if (!event) return event.status();
+        slots_.push_back({std::move(*event), {}, {}, 0, false});
+        free_.push_back(kSlots - 1 - index);
+    }
+    return {};
+}
+
+DeviceCopier::~DeviceCopier() {
+    // Of a device that is lost nothing runs any more.
+    for (const DeviceStream& stream : streams_) device_->synchronize(stream).isOk();
+    if (bell_stream_) device_->synchronize(bell_stream_).isOk();
+}
+
+Result<std::uint64_t> DeviceCopier::begin(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+    if (free_.empty()) return Status(Code::Internal, "a copy of a GPU was begun without room for it");
+    const DeviceStream& stream = streams_[++copies_ % kStreams];
+    Status status = device_->copy(stream, to, from, bytes);
+    if (!status) return status;
+    const unsigned index = free_.back();
+    free_.pop_back();
+    busy_.push_back(index);
+    Slot& slot = slots_[index];
+    slot.to = {to, bytes};
+    slot.from = {from, bytes};
+    slot.copy = copies_;
+    status = device_->record(slot.ended, stream);
+    slot.unseen = !status;
+    if (!status) return status;
+    return slot.copy;
+}
+
+Status DeviceCopier::record(EventRef event) {
+    if (Status status = device_->record(joined_, streams_[1]); !status) return status;
+    if (Status status = device_->wait(streams_[0], joined_); !status) return status;
+    return device_->record(event, streams_[0]);
+}
+
+bool DeviceCopier::isUnderWay(std::uint64_t copy) const {
+    return std::any_of(busy_.begin(), busy_.end(), [&](unsigned index) { return slots_[index].copy == copy; });
+}
+
+bool DeviceCopier::hasEnded(Slot& slot) {
+    // What is recorded now comes after it on its stream.
+    if (slot.unseen) slot.unseen = !device_->record(slot.ended, streams_[slot.copy % kStreams]);
+    if (slot.unseen) return device_->state().code() == Code::DeviceLost;
+    const auto ended = device_->isDone(slot.ended);
+    // Another error leaves it under way: nobody knows that it is not.
+    return ended ? *ended : ended.status().code() == Code::DeviceLost;
+}
+
+bool DeviceCopier::poll() {
+    if (armed_) {
+        std::uint64_t rung = 0;
+        if (::read(bell_.get(), &rung, sizeof rung) == sizeof rung) armed_ = false;
+    }
+    const std::size_t before = busy_.size();
+    // On each stream they end in order: what follows one that has not ended need not be asked for.
+    bool waits[kStreams] = {};
+    std::erase_if(busy_, [&](unsigned index) {
+        Slot& slot = slots_[index];
+        bool& waiting = waits[slot.copy % kStreams];
+        if (waiting || !hasEnded(slot)) {
+            waiting = true;
+            return false;
+        }
+        slot.unseen = false;
+        free_.push_back(index);
+        return true;
+    });
+    return busy_.size() != before;
+}
+
+bool DeviceCopier::touches(const ByteRange& memory) const {
+    return std::any_of(busy_.begin(), busy_.end(), [&](unsigned index) {
+        return slots_[index].to.overlaps(memory) || slots_[index].from.overlaps(memory);
+    });
+}
+
+bool DeviceCopier::arm() {
+    if (busy_.empty() || armed_) return true;
+    const Slot& first = slots_[busy_.front()];
+    auto* const descriptor = reinterpret_cast<void*>(static_cast<std::intptr_t>(bell_.get()));
+    if (first.unseen || !device_->wait(bell_stream_, first.ended) ||
+        !device_->notify(bell_stream_, ringBell, descriptor))
+        return false;
+    armed_ = true;
+    return true;
+}
+
+}  // namespace troupe::device

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "transports/device.h"
+
+namespace troupe::device {
+
+/// Copies that a GPU makes by itself: between any two of its own memory, that of GPUs that it reaches, what was mapped
+/// of other processes, and pinned memory of the host. They alternate between two streams, so their order says nothing.
+///
+/// Owned by one loop; no call waits for the GPU, but for the end. A copy that was begun cannot be taken back. After a
+/// loss of the device no copy runs any more.
+class DeviceCopier {
+  public:
+    /// ResourceExhausted, or what the driver says. Takes a while.
+    static Result<std::unique_ptr<DeviceCopier>> create(std::shared_ptr<Device> device);
+    /// Waits until the copies that are under way have ended.
+    ~DeviceCopier();
+    DeviceCopier(const DeviceCopier&) = delete;
+    DeviceCopier& operator=(const DeviceCopier&) = delete;
+
+    /// More can be begun.
+    bool hasRoom() const { return !free_.empty(); }
+    /// Needs room. Returns the copy's number, unique in the copier's life. After an error it may be under way.
+    Result<std::uint64_t> begin(std::uint64_t to, std::uint64_t from, std::uint64_t bytes);
+    /// The event, which is of the application, is done once what the streams were given until now is.
+    Status record(EventRef event);
+    /// Known by the last poll.
+    bool isUnderWay(std::uint64_t copy) const;
+    Status state() const { return device_->state(); }
+
+    bool poll();
+    bool hasWork() const { return !busy_.empty(); }
+    /// A copy from or to that memory is under way.
+    bool touches(const ByteRange& memory) const;
+    /// As StagingRing::arm.
+    bool arm();
+    int waitFd() const { return bell_.get(); }
+
+  private:
+    struct Slot {
+        DeviceEvent ended;
+        ByteRange to;
+        ByteRange from;
+        std::uint64_t copy = 0;
+        bool unseen = false;  ///< Its end cannot be seen, as no event was recorded behind it yet.
+    };
+
+    DeviceCopier() = default;
+    Status make(std::shared_ptr<Device> device);
+    bool hasEnded(Slot& slot);
+
+    std::shared_ptr<Device> device_;
+    std::vector<DeviceStream> streams_;
+    DeviceEvent joined_;        ///< For record.
+    DeviceStream bell_stream_;  ///< A function of the host holds its stream; no copy is to wait for that.
+    std::vector<Slot> slots_;
+    std::vector<unsigned> free_;
+    std::vector<unsigned> busy_;  ///< In the order in which they began.
+    std::uint64_t copies_ = 0;
+    UniqueFd bell_;
+    bool armed_ = false;
+};
+
+}  // namespace troupe::device

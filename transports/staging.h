@@ -1,0 +1,80 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/status.h"
+#include "transports/device.h"
+#include "transports/device_copier.h"
+#include "transports/region.h"
+#include "transports/staging_ring.h"
+
+namespace troupe::device {
+
+/// The rings and streams of one GPU on one data loop, for all Nics there. On the loop's turn.
+class Staging {
+  public:
+    static Result<std::shared_ptr<Staging>> create(const std::shared_ptr<Device>& device,
+                                                   const StagingOptions& options);
+
+    Device& device() const { return *device_; }
+    StagingRing& out() const { return *out_; }  ///< From the GPU.
+    StagingRing& in() const { return *in_; }    ///< To it.
+    DeviceCopier& copier() const { return *copier_; }
+    /// What becomes readable as `arm` says.
+    std::array<int, 3> bells() const { return {out_->waitFd(), in_->waitFd(), copier_->waitFd()}; }
+
+    /// True when a copy has ended. Another Nic may have polled before: whoever waits for a copy asks for that itself.
+    bool poll() const;
+    bool hasWork() const { return out_->hasWork() || in_->hasWork() || copier_->hasWork(); }
+    bool hasHolders() const { return out_->hasHolders() || in_->hasHolders(); }
+    bool touches(const ByteRange& memory) const {
+        return out_->touches(memory) || in_->touches(memory) || copier_->touches(memory);
+    }
+    /// As StagingRing::arm, of both. False also while somebody wants a chunk that only a poll can free.
+    bool arm() const;
+
+  private:
+    std::shared_ptr<Device> device_;
+    std::unique_ptr<StagingRing> out_;
+    std::unique_ptr<StagingRing> in_;
+    std::unique_ptr<DeviceCopier> copier_;
+};
+
+/// An engine's rings: a Staging for each GPU that it has registered memory of, on each data loop. Thread-safe.
+class StagingPool {
+  public:
+    /// Of the node nearest to a GPU `options.numa_node` is overridden where the driver says which that is.
+    StagingPool(unsigned loops, const StagingOptions& options) : loops_(loops), options_(options) {}
+
+    /// For a region of a GPU that is being registered with `transport`. The first of a GPU makes the rings, which takes
+    /// milliseconds, so never on a data loop. The error leaves nothing behind.
+    Status acquire(const std::string& transport, const Region& region);
+    /// With the last region the rings end, as soon as no Nic uses them. Nothing happens where that transport has none
+    /// of the region: transports are also asked to let go of what they refused, or a second time.
+    void release(const std::string& transport, const Region& region);
+
+    /// Null: no region of that GPU is registered.
+    std::shared_ptr<Staging> find(unsigned loop, int ordinal) const;
+
+  private:
+    struct OfDevice {
+        std::set<std::pair<std::string, std::uint64_t>> users;  ///< Transport and region.
+        std::vector<std::shared_ptr<Staging>> by_loop;
+    };
+
+    const unsigned loops_;
+    const StagingOptions options_;
+    mutable std::mutex mutex_;
+    std::map<int, OfDevice> devices_;
+};
+
+}  // namespace troupe::device

@@ -1,0 +1,131 @@
+#include "transports/staging_user.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace troupe::device {
+
+namespace {
+
+/// How long what nobody uses stays with the Nic, which spares the epoll set most changes; and how often a Nic that
+/// sleeps looks whether a GPU was lost, of which no bell tells.
+constexpr std::chrono::milliseconds kLookEvery{10};
+/// A copy takes some milliseconds at most. One that does not end within this waits for something else on the GPU, and
+/// a task's end must not.
+constexpr std::chrono::milliseconds kDoubtAfter{1000};
+constexpr std::chrono::milliseconds kShutBound{200};
+constexpr std::chrono::microseconds kShutStep{100};
+
+ByteRange localOf(const Failure& failure) {
+    return {reinterpret_cast<std::uint64_t>(failure.request.local), failure.request.length};
+}
+
+}  // namespace
+
+StagingUser::~StagingUser() {
+    // Others may have them, too.
+    for (const auto& staging : active_) forget(*staging);
+}
+
+void StagingUser::forget(const Staging& staging) const {
+    for (const int bell : staging.bells()) bells_.unwatch(bell);
+}
+
+Result<Staging*> StagingUser::at(int device) {
+    for (const auto& staging : active_)
+        if (staging->device().info().ordinal == device) return staging.get();
+    auto found = pool_ ? pool_->find(loop_, device) : nullptr;
+    if (!found) return Status(Code::ResourceExhausted, "there is no staging memory for the GPU");
+    for (const int bell : found->bells())
+        if (const Status watched = bells_.watch(bell); !watched) return watched;
+    used_at_ = polled_at_;
+    active_.push_back(std::move(found));
+    return active_.back().get();
+}
+
+bool StagingUser::poll(TimePoint now, bool used) {
+    polled_at_ = now;
+    bool moved = false;
+    bool needed = used || !held_.empty() || !doubts_.empty();
+    for (const auto& staging : active_) {
+        moved = staging->poll() || moved;
+        needed = needed || staging->hasWork() || staging->hasHolders();
+    }
+    if (needed) {
+        used_at_ = now;
+    } else if (now - used_at_ >= kLookEvery) {
+        for (const auto& staging : active_) forget(*staging);
+        active_.clear();
+    }
+    return moved;
+}
+
+void StagingUser::sift(TimePoint now, Sweep& sweep) {
+    std::erase_if(doubts_, [&](const Doubt& doubt) {
+        if (touches(doubt.range)) return false;
+        sweep.proven.push_back(doubt.number);
+        return true;
+    });
+    if (sweep.failed.empty() && held_.empty()) return;
+    std::vector<Failure> told;
+    for (Held& held : std::exchange(held_, {})) {
+        if (!touches(localOf(held.failure))) {
+            told.push_back(std::move(held.failure));
+        } else if (now - held.since >= kDoubtAfter) {
+            held.failure.quiesced = false;
+            held.failure.doubt = next_doubt_++;
+            doubts_.push_back({localOf(held.failure), held.failure.doubt});
+            told.push_back(std::move(held.failure));
+        } else {
+            held_.push_back(std::move(held));
+        }
+    }
+    for (Failure& failure : sweep.failed) {
+        if (failure.quiesced && touches(localOf(failure)))
+            held_.push_back({std::move(failure), now});
+        else
+            told.push_back(std::move(failure));
+    }
+    sweep.failed = std::move(told);
+}
+
+bool StagingUser::arm() const {
+    return std::all_of(active_.begin(), active_.end(), [](const auto& staging) { return staging->arm(); });
+}
+
+Status StagingUser::shut() const {
+    const TimePoint until = Clock::now() + kShutBound;
+    for (const auto& staging : active_) {
+        staging->poll();
+        while (staging->hasWork()) {
+            if (Clock::now() >= until)
+                return {Code::BatchBusy,
+                        "copies from or to " + staging->device().info().location + " were begun and have not ended"};
+            std::this_thread::sleep_for(kShutStep);
+            staging->poll();
+        }
+    }
+    return {};
+}
+
+TimePoint StagingUser::nextDeadline() const {
+    return active_.empty() ? kForever : saturatedAdd(polled_at_, kLookEvery);
+}
+
+bool StagingUser::touches(const ByteRange& range) const {
+    return std::any_of(active_.begin(), active_.end(), [&](const auto& staging) { return staging->touches(range); });
+}
+
+Status StagingUser::heldIn(const ByteRange& range) const {
+    for (const auto& staging : active_)
+        if (staging->touches(range))
+            return {Code::BatchBusy, "a copy of " + staging->device().info().location + " that was begun in " +
+                                         range.toString() + " has not ended; try again"};
+    return {};
+}
+
+}  // namespace troupe::device
