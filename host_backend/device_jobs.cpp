@@ -22,9 +22,11 @@ bool reaches(int device, const DeviceSide& side, const DeviceSide& other) {
 
 }  // namespace
 
-DeviceSide DeviceSide::of(std::uint64_t addr, const Region* region) {
-    DeviceSide side{addr, kHost, region != nullptr && region->pinned, false};
-    if (region == nullptr || region->place == nullptr) return side;
+DeviceSide DeviceSide::of(const ByteRange& range, const Region* region) {
+    // What follows in another region may be of any kind.
+    const bool pinned = region != nullptr && region->pinned && region->range.contains(range);
+    DeviceSide side{range.addr, kHost, pinned, false};
+    if (region == nullptr || !region->isOnDevice()) return side;
     const device::MemoryPlace& place = region->place->memory;
     side.device = place.device;
     side.plain = std::all_of(place.pieces.begin(), place.pieces.end(),
@@ -40,7 +42,7 @@ std::vector<std::pair<WorkRequest, const device::PlacedMemory*>> DeviceJobs::tak
                                                                                       const ByteRange& range) {
     std::vector<std::pair<WorkRequest, const device::PlacedMemory*>> taken;
     std::erase_if(queue_, [&](Job& job) {
-        if (job.path != path || !ByteRange{job.remote, job.request.length}.overlaps(range)) return false;
+        if (job.path != path || !job.there().overlaps(range)) return false;
         taken.emplace_back(job.request, job.place);
         return true;
     });
@@ -142,7 +144,7 @@ bool DeviceJobs::poll(TimePoint now, std::uint64_t budget, std::vector<Ended>& e
         if (begun == Begun::Later) break;
         moved = true;
         if (begun == Begun::Failed)
-            ended.push_back({job.request, job.path, why});
+            ended.push_back({job.request, job.path, why, job.there()});
         else
             running_.push_back(std::move(job));
         queue_.pop_front();
@@ -150,7 +152,7 @@ bool DeviceJobs::poll(TimePoint now, std::uint64_t budget, std::vector<Ended>& e
     std::erase_if(running_, [&](Job& job) {
         Status outcome;
         if (!advance(job, budget, moved, outcome)) return false;
-        ended.push_back({job.request, job.path, outcome});
+        ended.push_back({job.request, job.path, outcome, job.there()});
         return true;
     });
     return moved || ended.size() != before;
@@ -166,7 +168,7 @@ void DeviceJobs::dropWhere(Which&& which, const Status& cause, std::vector<Ended
     for (std::deque<Job>* jobs : {&running_, &queue_})
         std::erase_if(*jobs, [&](const Job& job) {
             if (!which(job)) return false;
-            ended.push_back({job.request, job.path, cause});
+            ended.push_back({job.request, job.path, cause, job.there()});
             return true;
         });
 }
@@ -176,11 +178,11 @@ void DeviceJobs::drop(PathId path, const Status& cause, std::vector<Ended>& ende
 }
 
 void DeviceJobs::dropIn(const ByteRange& range, const Status& cause, std::vector<Ended>& ended) {
-    dropWhere([&](const Job& job) { return ByteRange{job.remote, job.request.length}.overlaps(range); }, cause, ended);
+    dropWhere([&](const Job& job) { return job.there().overlaps(range); }, cause, ended);
 }
 
 bool DeviceJobs::serves(const ByteRange& range) const {
-    const auto is_there = [&](const Job& job) { return ByteRange{job.remote, job.request.length}.overlaps(range); };
+    const auto is_there = [&](const Job& job) { return job.there().overlaps(range); };
     return std::any_of(queue_.begin(), queue_.end(), is_there) ||
            std::any_of(running_.begin(), running_.end(), is_there) || touches(range);
 }

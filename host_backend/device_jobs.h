@@ -27,8 +27,8 @@ struct DeviceSide {
     bool pinned = false;  ///< Of the host: GPUs reach it.
     bool plain = false;   ///< Of a GPU: others reach it, too; virtual memory may be open to its own alone.
 
-    /// `region` null: of the host, and nothing is known of it.
-    static DeviceSide of(std::uint64_t addr, const Region* region);
+    /// `region`: where `range` begins; null: of the host, and nothing is known of it.
+    static DeviceSide of(const ByteRange& range, const Region* region);
 };
 
 /// The work of one HostNic that GPUs do: copies by their own engines where both ends can be reached by one, else
@@ -40,6 +40,7 @@ class DeviceJobs {
         WorkRequest request;
         PathId path = 0;
         Status outcome;
+        ByteRange there;  ///< The other end, as addresses of this process.
     };
 
     DeviceJobs(std::shared_ptr<device::StagingPool> pool, unsigned loop, Links& links);
@@ -83,6 +84,8 @@ class DeviceJobs {
         std::unique_ptr<device::StagedSource> source;
         std::unique_ptr<device::StagedSink> sink;
         std::uint64_t moved = 0;
+
+        ByteRange there() const { return {remote, request.length}; }
     };
     enum class Begun { Yes, Later, Failed };
 

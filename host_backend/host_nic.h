@@ -91,6 +91,8 @@ class HostNic : public Nic {
     bool releaseParting();
     bool pollDevices(TimePoint now, Sweep& sweep);
     void tellDropped(std::vector<host::DeviceJobs::Ended>& dropped, bool retryable);
+    void tellFailed(const host::DeviceJobs::Ended& ended, const Status& cause, bool retryable);
+    bool tellUnfenced(TimePoint now);
 
     // To other processes.
     void enlist(host::RemotePath& path);
@@ -115,7 +117,14 @@ class HostNic : public Nic {
     host::Links links_;
     host::DeviceJobs devices_;
     std::vector<host::DeviceJobs::Ended> device_ended_;  ///< Reused.
-    Status no_links_;                                    ///< Why other processes are out of reach.
+    /// A failure that is kept back while a copy touches the other end.
+    struct Unfenced {
+        Failure failure;
+        ByteRange there;
+        TimePoint since;
+    };
+    std::vector<Unfenced> unfenced_;
+    Status no_links_;  ///< Why other processes are out of reach.
     std::unique_ptr<host::GrantServer> server_;
     host::PathNews news_;
     std::vector<host::RemotePath*> runnable_;

@@ -2,11 +2,19 @@
 
 #include <sys/socket.h>
 
+#include <chrono>
 #include <utility>
 
 #include "host_backend/host_nic.h"
 
 namespace troupe {
+
+namespace {
+
+/// As long as StagingUser keeps back what touches the local end.
+constexpr std::chrono::milliseconds kFenceBound{1000};
+
+}  // namespace
 
 using host::DeviceJobs;
 using host::DeviceSide;
@@ -26,8 +34,8 @@ bool HostNic::takeDevice(const Job& job, const RegionMap& regions) {
         return true;
     }
     if (*local == nullptr && *remote == nullptr) return false;
-    devices_.push(job.path, request, DeviceSide::of(here.addr, regions.find(here.addr)),
-                  DeviceSide::of(there.addr, regions.find(there.addr)));
+    devices_.push(job.path, request, DeviceSide::of(here, regions.find(here.addr)),
+                  DeviceSide::of(there, regions.find(there.addr)));
     return true;
 }
 
@@ -62,21 +70,45 @@ bool HostNic::pollDevices(TimePoint now, Sweep& sweep) {
         if (path.remote && path.remote->releaseLeaving()) moved = true;
     if (!news_.partings.empty() && releaseParting()) moved = true;
     for (const DeviceJobs::Ended& ended : std::exchange(device_ended_, {})) {
-        if (ended.outcome)
+        if (ended.outcome) {
             sweep.complete(ended.request.cookie, ended.request.length);
-        else
-            sweep.failed.push_back({ended.request, ended.outcome.withContext(info_.name), false, true, true});
-        retire({ended.request, ended.path});
+            retire({ended.request, ended.path});
+        } else {
+            tellFailed(ended, ended.outcome.withContext(info_.name), false);
+        }
     }
+    if (!unfenced_.empty() && tellUnfenced(now)) moved = true;
     return moved;
 }
 
-/// What was given up: told by the next poll, or once no copy touches it.
+/// What was given up.
 void HostNic::tellDropped(std::vector<DeviceJobs::Ended>& dropped, bool retryable) {
-    for (const DeviceJobs::Ended& ended : std::exchange(dropped, {})) {
-        ended_.push_back({ended.request, ended.outcome, retryable, true, true});
-        retire({ended.request, ended.path});
-    }
+    for (const DeviceJobs::Ended& ended : std::exchange(dropped, {})) tellFailed(ended, ended.outcome, retryable);
+}
+
+/// Told by the next poll, or once no copy touches the other end: what is written there from then on must not be
+/// overtaken. The local end is looked after by DeviceJobs::sift.
+void HostNic::tellFailed(const DeviceJobs::Ended& ended, const Status& cause, bool retryable) {
+    retire({ended.request, ended.path});
+    Failure failure{ended.request, cause, retryable, true, true};
+    if (devices_.touches(ended.there))
+        unfenced_.push_back({std::move(failure), ended.there, Clock::now()});
+    else
+        ended_.push_back(std::move(failure));
+}
+
+/// True when any is told.
+bool HostNic::tellUnfenced(TimePoint now) {
+    return std::erase_if(unfenced_, [&](Unfenced& unfenced) {
+               if (devices_.touches(unfenced.there)) {
+                   if (now - unfenced.since < kFenceBound) return false;
+                   // Nothing that this Nic does would end it.
+                   unfenced.failure.fenced = false;
+                   unfenced.failure.retryable = false;
+               }
+               ended_.push_back(std::move(unfenced.failure));
+               return true;
+           }) != 0;
 }
 
 }  // namespace troupe

@@ -28,8 +28,16 @@ Result<int> Gpu::deviceOf(const ByteRange& range) {
     return *region == nullptr ? kNone : (*region)->place->memory.device;
 }
 
-void Gpu::land(const WorkRequest& request, std::unique_ptr<device::StagedSink> sink) {
-    landings_.push_back({request, std::move(sink)});
+void Gpu::land(PathId path, const WorkRequest& request, std::unique_ptr<device::StagedSink> sink) {
+    landings_.push_back({path, request, std::move(sink)});
+}
+
+void Gpu::drop(PathId path, const Status& cause, bool retryable, std::vector<Failure>& failed) {
+    std::erase_if(landings_, [&](const Landing& landing) {
+        if (landing.path != path) return false;
+        failed.push_back({landing.request, cause, retryable, true, true});
+        return true;
+    });
 }
 
 void Gpu::leaveBehind(const Incarnation& initiator, const ByteRange& range) {
@@ -41,7 +49,7 @@ bool Gpu::isLeftBehind(const Incarnation& initiator) const {
 }
 
 bool Gpu::poll(TimePoint now, Sweep& sweep) {
-    bool moved = user_.poll(now, !landings_.empty());
+    bool moved = user_.poll(now, !landings_.empty() || !left_.empty());
     std::erase_if(left_, [this](const Left& each) { return !touches(each.range); });
     std::erase_if(landings_, [&](Landing& landing) {
         if (landing.sink->isDone()) {

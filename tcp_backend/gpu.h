@@ -35,8 +35,10 @@ class Gpu {
     /// The rings of a GPU that registered memory is on, as StagingUser::at.
     Result<device::Staging*> at(int device) { return user_.at(device); }
 
-    /// A READ whose bytes have all been received: it is told when they are in the GPU's memory.
-    void land(const WorkRequest& request, std::unique_ptr<device::StagedSink> sink);
+    /// A READ of a path whose bytes have all been received: it is told when they are in the GPU's memory.
+    void land(PathId path, const WorkRequest& request, std::unique_ptr<device::StagedSink> sink);
+    /// The path ends or begins anew: what has not landed has failed.
+    void drop(PathId path, const Status& cause, bool retryable, std::vector<Failure>& failed);
     /// A write of a peer whose connection ends, while copies of it may be under way.
     void leaveBehind(const Incarnation& initiator, const ByteRange& range);
     /// Whether any is left of it: it must not be applied after anything that the initiator sends from now on.
@@ -56,6 +58,7 @@ class Gpu {
 
   private:
     struct Landing {
+        PathId path;
         WorkRequest request;
         std::unique_ptr<device::StagedSink> sink;
     };

@@ -18,6 +18,7 @@ namespace troupe::tcp {
 
 /// What the lanes of a path have in common.
 struct PathState {
+    PathId id = 0;
     std::shared_ptr<const Peer> peer;
     SocketAddress address;
     std::uint64_t bytes = 0;     ///< In flight, all lanes.

@@ -110,7 +110,7 @@ class Lane::Receiver {
         std::unique_ptr<device::StagedSink> sink = std::move(lane_.sink_);
         const Status lost = sink ? sink->state() : std::exchange(lane_.gpu_refusal_, {});
         if (lost)
-            lane_.shared_.gpu.land(request, std::move(sink));
+            lane_.shared_.gpu.land(lane_.path_.id, request, std::move(sink));
         else
             sweep_.failed.push_back({request, lost, false, true, true});
     }

@@ -26,7 +26,8 @@ class ServerConnection::Receiver {
         const ByteRange range{request.addr, request.length};
         RangeFault fault = my_.shared_.guard.check(range, request.op == Op::Write);
         int device = Gpu::kNone;
-        if (my_.shared_.guard.mayBeDevice() && !fault) [[unlikely]] {
+        // What is empty touches nothing, and there would be nothing to wait for.
+        if (my_.shared_.guard.mayBeDevice() && !fault && range.length != 0) [[unlikely]] {
             const auto found = my_.shared_.gpu.deviceOf(range);
             if (found)
                 device = *found;
@@ -58,7 +59,7 @@ class ServerConnection::Receiver {
         my_.incoming_ = {request.id, range, fault, device, request.crc, request.crc32c, 0};
         next.to = fault ? nullptr : reinterpret_cast<std::byte*>(request.addr);
         next.length = request.length;
-        if (device != Gpu::kNone && next.length != 0) [[unlikely]]
+        if (device != Gpu::kNone) [[unlikely]]
             next = my_.stagedPayload();
         if (next.length == 0) onPayload();
         return true;
@@ -77,15 +78,15 @@ class ServerConnection::Receiver {
 
     void onPayload() {
         const Incoming& write = my_.incoming_;
-        if (write.fault)
-            my_.refuse(write.id, write.fault);
-        else if (write.crc && write.actual_crc != write.expected_crc)
-            my_.refuse(write.id, {Code::ChecksumMismatch, write.range.addr});
-        else if (my_.sink_) [[unlikely]]
-            return my_.acknowledgeStaged();
+        RangeFault fault = write.fault;
+        if (!fault && write.crc && write.actual_crc != write.expected_crc)
+            fault = {Code::ChecksumMismatch, write.range.addr};
+        if (my_.sink_) [[unlikely]]
+            my_.acknowledgeStaged(fault);
+        else if (fault)
+            my_.refuse(write.id, fault);
         else
             my_.acknowledge(write.id);
-        my_.sink_.reset();
     }
 
     Room roomFor(std::span<std::byte>& here) {

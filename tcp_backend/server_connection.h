@@ -94,7 +94,7 @@ class ServerConnection : public Link {
     void fill(Gather& gather);
     void countSent(std::size_t bytes);
     Payload stagedPayload();
-    void acknowledgeStaged();
+    void acknowledgeStaged(const RangeFault& fault);
     bool hasLanded(std::uint64_t number);
     bool addStaged(Gather& gather, std::uint64_t number, std::uint64_t offset);
     bool failStaged(Gather& gather, std::uint64_t number, std::uint64_t offset, const Status& why);
@@ -153,6 +153,7 @@ class ServerConnection : public Link {
     struct Landing {
         std::uint64_t number;  ///< Of the response that waits for it.
         ByteRange range;
+        RangeFault fault;  ///< What is to be said of it when no copy of it is under way any more.
         std::unique_ptr<device::StagedSink> sink;
     };
     std::deque<Landing> landings_;

@@ -18,9 +18,10 @@ Payload ServerConnection::stagedPayload() {
     return {nullptr, incoming_.range.length, true};
 }
 
-/// The write is received; it is applied when the last copy of it has ended.
-void ServerConnection::acknowledgeStaged() {
-    landings_.push_back({responses_.end(), incoming_.range, std::move(sink_)});
+/// The write is received; it is applied when the last copy of it has ended. With a fault it is refused, but no sooner:
+/// what the initiator does next could be overtaken by what is under way.
+void ServerConnection::acknowledgeStaged(const RangeFault& fault) {
+    landings_.push_back({responses_.end(), incoming_.range, fault, std::move(sink_)});
     responses_.push() = {
         ResponseKind::WriteAck, false, true, Denial::LocalOnly, static_cast<std::int16_t>(incoming_.device), 1,
         incoming_.id,           {}};
@@ -30,12 +31,17 @@ void ServerConnection::acknowledgeStaged() {
 bool ServerConnection::hasLanded(std::uint64_t number) {
     Landing& landing = landings_.front();
     const Status lost = landing.sink->state();
-    if (lost && !landing.sink->isDone()) return false;
+    RangeFault fault = landing.fault;
+    if (!lost && !fault) fault = {lost.code(), landing.range.addr};
+    const bool is_over = !lost   ? !shared_.gpu.touches(landing.range)
+                         : fault ? landing.sink->isSettled()
+                                 : landing.sink->isDone();
+    if (!is_over) return false;
     Response& response = responses_[number];
-    if (lost)
-        response.device = Gpu::kNone;
+    if (fault)
+        response = refusal(response.id, fault);
     else
-        response = refusal(response.id, {lost.code(), landing.range.addr});
+        response.device = Gpu::kNone;
     landings_.pop_front();
     return true;
 }

@@ -82,6 +82,7 @@ Result<PathId> TcpNic::openPath(std::shared_ptr<const Peer> peer) {
     path->state.peer = std::move(peer);
     path->state.address = *address;
     path->id = static_cast<PathId>((slot_uses_[slot]++ & 0xffff) << 16 | slot);
+    path->state.id = path->id;
     path->block = block;
     const std::uint32_t lanes = std::max(shared_.config.tcp_lanes, 1u);
     path->state.lanes = lanes;
@@ -103,6 +104,7 @@ void TcpNic::closePath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     for (const auto& lane : path->lanes) end(*lane, cause, false);
+    shared_.gpu.drop(id, cause, false, failures_);
     auto& slot = paths_[id & 0xffff];
     if (isUnfenced(*path))
         fencing_.push_back(std::move(slot));
@@ -114,6 +116,7 @@ void TcpNic::resetPath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     for (const auto& lane : path->lanes) end(*lane, cause, true);
+    shared_.gpu.drop(id, cause, true, failures_);
 }
 
 void TcpNic::end(Lane& lane, const Status& cause, bool retryable) {

@@ -210,6 +210,10 @@ bool TcpNic::onServerEvent(ServerConnection& connection, TimePoint now) {
         if (connection.state() != State::Greeting) std::erase(greeting_, &connection);
     } else if (connection.state() == State::Serving) {
         moved = connection.serve();
+    } else if (connection.state() == State::Greeted) {
+        // It waits to be admitted, with its interest in nothing but this.
+        connection.close("it was given up by the initiator while it waited for a GPU");
+        moved = true;
     }
     if (connection.state() == State::Closed) {
         anyone_closed_ = true;
@@ -305,17 +309,29 @@ void TcpNic::admit(ServerConnection& connection, TimePoint now) {
         other->close("the initiator opened its successor");
         anyone_closed_ = true;
     }
-    if (shared_.gpu.isLeftBehind(hello.lane.initiator)) {
-        // What an earlier connection received is on its way to a GPU, and may overtake what comes by this one.
-        if (std::find(waiting_.begin(), waiting_.end(), &connection) == waiting_.end()) waiting_.push_back(&connection);
-        shared_.events.setInterest(connection, 0);
-        return;
+    // Those that wait count as well. Of one lane the newest stays.
+    for (ServerConnection* other : waiting_) {
+        if (other == &connection || other->state() != ServerConnection::State::Greeted ||
+            other->hello().lane.initiator != hello.lane.initiator)
+            continue;
+        if (!(other->hello().lane == hello.lane)) {
+            ++of_peer;
+        } else if (other->hello().attempt <= hello.attempt) {
+            other->close("the initiator opened its successor");
+            anyone_closed_ = true;
+        }
     }
     if (of_peer >= shared_.config.peer_tcp_connections) {
         shared_.refusals.say(shared_.log, now,
                              shared_.name + ": data connection of " + hello.lane.initiator.toString() +
                                  " refused: it has " + std::to_string(of_peer) + " (peer.tcp_connections)");
         return connection.answerHello(Code::CapacityExceeded);
+    }
+    if (shared_.gpu.isLeftBehind(hello.lane.initiator)) {
+        // What an earlier connection received is on its way to a GPU, and may overtake what comes by this one.
+        waiting_.push_back(&connection);
+        shared_.events.setInterest(connection, 0);
+        return;
     }
     connection.answerHello(Code::Ok);
 }

@@ -112,10 +112,11 @@ Status StagedSink::send() {
     return error_;
 }
 
-bool StagedSink::isDone() {
-    if (!error_ || !ring_->state()) return false;
+bool StagedSink::isDone() { return error_.isOk() && ring_->state().isOk() && target_.length == 0 && isSettled(); }
+
+bool StagedSink::isSettled() {
     std::erase_if(copies_, [this](std::uint64_t copy) { return !ring_->isUnderWay(copy); });
-    return target_.length == 0 && copies_.empty();
+    return copies_.empty();
 }
 
 }  // namespace troupe::device

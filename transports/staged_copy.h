@@ -82,6 +82,9 @@ class StagedSink final : public ChunkHolder {
     /// All bytes are in the GPU's memory, where kernels that begin from now on see them. Known by the last poll of the
     /// ring.
     bool isDone();
+    /// No copy that it began is under way, whatever became of the rest; as known by the last poll. After an error of
+    /// `commit` only StagingRing::touches tells.
+    bool isSettled();
 
   private:
     Status send();

@@ -1,8 +1,20 @@
 #include "transports/staging.h"
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace troupe::device {
+
+namespace {
+
+/// A Nic lets go of rings that it has not used for 10 ms (StagingUser). Whoever has them last waits for the driver,
+/// which no data loop is to do: within this bound it is who unregisters.
+constexpr std::chrono::milliseconds kLetGoBound{100};
+constexpr std::chrono::milliseconds kLetGoStep{1};
+
+}  // namespace
 
 Result<std::shared_ptr<Staging>> Staging::create(const std::shared_ptr<Device>& device, const StagingOptions& options) {
     auto out = StagingRing::create(device, options);
@@ -54,15 +66,22 @@ Status StagingPool::acquire(const std::string& transport, const Region& region) 
 }
 
 void StagingPool::release(const std::string& transport, const Region& region) {
-    // What ends waits for the GPU: not under the lock.
     OfDevice ended;
-    const std::lock_guard lock(mutex_);
-    const auto found = devices_.find(region.place->memory.device);
-    if (found == devices_.end()) return;
-    found->second.users.erase({transport, region.id});
-    if (!found->second.users.empty()) return;
-    ended = std::move(found->second);
-    devices_.erase(found);
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = devices_.find(region.place->memory.device);
+        if (found == devices_.end()) return;
+        found->second.users.erase({transport, region.id});
+        if (!found->second.users.empty()) return;
+        ended = std::move(found->second);
+        devices_.erase(found);
+    }
+    // Nobody gets them any more, so the count only falls.
+    const auto is_used = [](const std::shared_ptr<Staging>& staging) { return staging.use_count() > 1; };
+    for (auto left = kLetGoBound; left > kLetGoBound.zero(); left -= kLetGoStep) {
+        if (std::none_of(ended.by_loop.begin(), ended.by_loop.end(), is_used)) break;
+        std::this_thread::sleep_for(kLetGoStep);
+    }
 }
 
 std::shared_ptr<Staging> StagingPool::find(unsigned loop, int ordinal) const {

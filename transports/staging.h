@@ -58,8 +58,8 @@ class StagingPool {
     /// For a region of a GPU that is being registered with `transport`. The first of a GPU makes the rings, which takes
     /// milliseconds, so never on a data loop. The error leaves nothing behind.
     Status acquire(const std::string& transport, const Region& region);
-    /// With the last region the rings end, as soon as no Nic uses them. Nothing happens where that transport has none
-    /// of the region: transports are also asked to let go of what they refused, or a second time.
+    /// With the last region the rings end, as soon as no Nic uses them; waits a moment for that. Nothing happens where
+    /// that transport has none of the region: transports are also asked to let go of what they refused, or twice.
     void release(const std::string& transport, const Region& region);
 
     /// Null: no region of that GPU is registered.

@@ -170,7 +170,8 @@ bool StagingRing::poll() {
         retire(chunk);
         return true;
     });
-    if (std::exchange(starved_, false) && free_.empty()) reclaim();
+    was_starved_ = std::exchange(starved_, false);
+    if (was_starved_ && free_.empty()) reclaim();
     return busy_.size() != before;
 }
 

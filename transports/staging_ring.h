@@ -56,9 +56,10 @@ class StagingRing {
     /// The device's.
     Status state() const { return device_->state(); }
 
-    /// A chunk for the caller, or none while all are taken; then `isStarved` until the next poll.
+    /// A chunk for the caller, or none while all are taken; then `isStarved` until the next poll but one: another Nic
+    /// of the loop may poll before the caller does.
     std::optional<unsigned> take();
-    bool isStarved() const { return starved_; }
+    bool isStarved() const { return starved_ || was_starved_; }
     /// Who has chunks says so, and each time that bytes of it move, so that `poll` can take them from who moves none
     /// while others starve.
     void join(ChunkHolder& holder) { holders_.push_back({&holder, polls_}); }
@@ -124,7 +125,8 @@ class StagingRing {
     std::uint64_t copies_ = 0;    ///< Begun so far.
     std::vector<Held> holders_;
     std::uint64_t polls_ = 0;
-    bool starved_ = false;  ///< There was no chunk for somebody since the last poll.
+    bool starved_ = false;      ///< There was no chunk for somebody since the last poll,
+    bool was_starved_ = false;  ///< or between that and the one before.
     UniqueFd bell_;
     bool armed_ = false;  ///< The bell will ring.
 };

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <iterator>
 #include <thread>
+#include <utility>
 
 #include "base/quiet_thread.h"
 
@@ -49,6 +50,20 @@ Status RegionKeys::end() {
     return left;
 }
 
+void KeyMap::insert(Entry entry) {
+    if (!entry.keys) ++declined_;
+    const auto place = std::upper_bound(entries_.begin(), entries_.end(), entry.range.addr,
+                                        [](std::uint64_t addr, const Entry& other) { return addr < other.range.addr; });
+    entries_.insert(place, std::move(entry));
+}
+
+Status KeyMap::declined(const ByteRange& range) const {
+    if (declined_ == 0) return {};
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const Entry& entry) { return !entry.keys && entry.range.overlaps(range); });
+    return found == entries_.end() ? Status() : found->why;
+}
+
 const RegionKeys* KeyMap::find(std::uint64_t addr) const {
     auto after = std::upper_bound(entries_.begin(), entries_.end(), addr,
                                   [](std::uint64_t wanted, const Entry& entry) { return wanted < entry.range.addr; });
@@ -89,17 +104,28 @@ Status MemoryTable::add(const Region& region) {
                                             std::to_string(kMaxBufferKeys) + " keys per region: " + chunkBound()};
     const bool on_device = device_memory_ && device_memory_->holds(region.location);
     auto registered = on_device ? registerDeviceMemory(region) : registerAll(region, nullptr);
+    if (!registered && on_device) {
+        decline(region, registered.status());
+        return {};
+    }
     if (!registered) return registered.status();
     std::shared_ptr<RegionKeys> keys = std::move(*registered);
     const std::lock_guard lock(writers_);
     by_addr_[region.range.addr] = keys;
     auto next = std::make_shared<KeyMap>(*visible_.load());
-    const auto place =
-        std::upper_bound(next->entries_.begin(), next->entries_.end(), region.range.addr,
-                         [](std::uint64_t addr, const KeyMap::Entry& entry) { return addr < entry.range.addr; });
-    next->entries_.insert(place, {region.range, std::move(keys)});
+    next->insert({region.range, std::move(keys), region.id});
     visible_.publish(std::move(next));
     return {};
+}
+
+/// No device reaches it.
+void MemoryTable::decline(const Region& region, const Status& why) {
+    const std::lock_guard lock(writers_);
+    log_->log(std::exchange(said_declined_, true) ? spdlog::level::debug : spdlog::level::warn,
+              "rdma: {} goes by other transports: {}", region.range.toString(), why.message());
+    auto next = std::make_shared<KeyMap>(*visible_.load());
+    next->insert({region.range, nullptr, region.id, why});
+    visible_.publish(std::move(next));
 }
 
 /// A large region with several devices at the same time: each pins all of it. Undone when one of them refuses.
@@ -186,6 +212,11 @@ Status MemoryTable::remove(const Region& region) {
             by_addr_.erase(found);
             auto next = std::make_shared<KeyMap>(*visible_.load());
             std::erase_if(next->entries_, [&](const KeyMap::Entry& entry) { return entry.keys == ending.back(); });
+            visible_.publish(std::move(next));
+        } else if (visible_.load()->declined_ != 0) {
+            auto next = std::make_shared<KeyMap>(*visible_.load());
+            next->declined_ -= std::erase_if(
+                next->entries_, [&](const KeyMap::Entry& entry) { return !entry.keys && entry.region == region.id; });
             visible_.publish(std::move(next));
         }
     }

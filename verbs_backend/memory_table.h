@@ -62,16 +62,22 @@ class RegionKeys {
 /// An immutable set of registered regions, ordered by address.
 class KeyMap {
   public:
-    /// The registered region that contains `addr`, or null.
+    /// The region with keys that contains `addr`, or null.
     const RegionKeys* find(std::uint64_t addr) const;
+    /// Why one of the regions that `range` touches has no keys; Ok: each has, or is not known here.
+    Status declined(const ByteRange& range) const;
 
   private:
     friend class MemoryTable;
     struct Entry {
         ByteRange range;
-        std::shared_ptr<const RegionKeys> keys;
+        std::shared_ptr<const RegionKeys> keys;  ///< Null: declined.
+        std::uint64_t region = 0;                ///< Its number.
+        Status why = {};                         ///< Of one that was declined.
     };
+    void insert(Entry entry);
     std::vector<Entry> entries_;
+    std::size_t declined_ = 0;  ///< How many are.
 };
 
 /// Registers local memory with every device. Writers are the threads that register; data loops read snapshots.
@@ -89,7 +95,9 @@ class MemoryTable {
     /// All chunks with all devices, or nothing: what was registered is undone when one fails. ResourceExhausted and
     /// others name the device, the range, and where the error is that of a limit, the limit, the need and the remedy.
     /// Memory of a device is exported once and imported by every Nic; where that fails, its address is registered as
-    /// any other, which works with a driver that lends it (peer memory). Unsupported says why neither works.
+    /// any other, which works with a driver that lends it (peer memory). Where neither works it is *declined*: that is
+    /// Ok, so that other transports may have it, peers get no key for it, and KeyMap::declined says why. The first time
+    /// the log does, too.
     Status add(const Region& region);
     /// The keys are dead when this is Ok: the devices refuse them from then on. Nothing may be in flight there.
     /// BatchBusy: a device did not take a registration back, so the memory is still pinned, and within reach of whoever
@@ -108,6 +116,7 @@ class MemoryTable {
     Status registerWith(std::size_t device, const Region& region, const ExportedMemory* exported, RegionKeys& keys,
                         const std::atomic<bool>& given_up) const;
     Result<std::shared_ptr<RegionKeys>> registerDeviceMemory(const Region& region);
+    void decline(const Region& region, const Status& why);
     std::string chunkBound() const;
     Status registerChunk(const Device& device, const ByteRange& chunk, const Region& region,
                          const ExportedMemory* exported, ibv_mr*& made) const;
@@ -120,6 +129,7 @@ class MemoryTable {
     mutable std::mutex writers_;
     std::map<std::uint64_t, std::shared_ptr<RegionKeys>> by_addr_;
     std::vector<std::shared_ptr<RegionKeys>> stuck_;  ///< Of which a device kept something; nobody finds them any more.
+    bool said_declined_ = false;                      ///< In the log.
     Snapshot<KeyMap> visible_;
 };
 

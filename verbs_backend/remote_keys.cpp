@@ -7,6 +7,16 @@
 
 namespace troupe::verbs {
 
+namespace {
+
+/// "cuda:1", whoever made the GPU: what is said of the host's memory is "*" or its NUMA nodes.
+bool isOnDevice(const BufferDesc& buffer) {
+    const auto begins = [&](const char* with) { return buffer.location.rfind(with, 0) == 0; };
+    return !buffer.location.empty() && !begins("*") && !begins("cpu:") && !begins("segments");
+}
+
+}  // namespace
+
 RemoteKeys::RemoteKeys(std::shared_ptr<const Peer> peer) : peer_(std::move(peer)) {
     const auto& buffers = peer_->desc->buffers;
     const auto by_addr = [](const BufferDesc& a, const BufferDesc& b) { return a.addr < b.addr; };
@@ -41,6 +51,9 @@ const BufferDesc* RemoteKeys::bufferAt(std::uint64_t addr) const {
 
 Status RemoteKeys::refusal(std::uint64_t addr, const BufferDesc* buffer) const {
     const std::string who = "segment '" + peer_->name + "' through RDMA: ";
+    if (buffer != nullptr && buffer->remote_accessible && buffer->rkeys.empty() && isOnDevice(*buffer))
+        return {Code::Unsupported,
+                who + hexAddress(addr) + " is memory of " + buffer->location + ", which no RDMA device there reaches"};
     if (buffer != nullptr && buffer->remote_accessible)
         return {Code::AddressNotRegistered, who + hexAddress(addr) + " has no RDMA key"};
     const RangeFault fault{buffer == nullptr ? Code::AddressNotRegistered : Code::AccessDenied, addr};

@@ -20,7 +20,7 @@ class RemoteKeys {
         std::uint64_t length = 0;
     };
     /// AddressNotRegistered: nothing is registered there, as far as this version of the descriptor knows. AccessDenied:
-    /// its owner lets nobody in.
+    /// its owner lets nobody in. Unsupported: it is memory of a GPU that no RDMA device of its owner reaches.
     Result<Found> find(std::uint64_t addr, std::size_t device) const;
 
     /// Ok when all of it can be found; the first error otherwise.

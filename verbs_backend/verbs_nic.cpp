@@ -219,8 +219,10 @@ std::size_t VerbsNic::post(PathId id, std::span<const WorkRequest> requests) {
             break;
         ++taken;
         // The owner's CPU checks nothing on this transport, so the range is checked here, against its descriptor.
-        if (Status status = state.keys.covers({request.remote, request.length}); !status) {
-            failures_.push_back({request, std::move(status), false, true});
+        if (Status status = mayCarry(state, request); !status) {
+            // Memory that no device reaches is for other transports.
+            const bool declined = status.code() == Code::Unsupported;
+            failures_.push_back({request, std::move(status), false, true, declined, 0, 0, declined});
             continue;
         }
         state.requests += 1;
@@ -231,6 +233,11 @@ std::size_t VerbsNic::post(PathId id, std::span<const WorkRequest> requests) {
         enlist(lane);
     }
     return taken;
+}
+
+Status VerbsNic::mayCarry(const PathState& path, const WorkRequest& request) {
+    const Status here = local_keys_.get().declined({reinterpret_cast<std::uint64_t>(request.local), request.length});
+    return here ? path.keys.covers({request.remote, request.length}) : here.withContext(info_.name);
 }
 
 bool VerbsNic::arm() {

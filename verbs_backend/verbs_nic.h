@@ -77,6 +77,8 @@ class VerbsNic final : public Nic {
     Path* find(PathId id);
     std::vector<Connector::Candidate> candidatesOf(const SegmentDesc& desc, std::size_t own) const;
     static Lane& leastBusy(Path& path);
+    /// Unsupported: memory that no device reaches is at one of the ends.
+    Status mayCarry(const PathState& path, const WorkRequest& request);
     void enlist(Lane& lane);
     void watchTimer(TimePoint when) { next_deadline_ = std::min(next_deadline_, when); }
     std::string describe(const Lane& lane) const;

@@ -67,7 +67,7 @@ bool VerbsNic::flush(Lane& lane, TimePoint now) {
                                                                     " bytes makes " + std::to_string(count) +
                                                                     " work requests, more than rdma.queue_depth")
                                 : refused,
-                        false, true, true});
+                        false, true, true, 0, 0, refused.code() == Code::Unsupported});
             continue;
         }
         if (work_.size() > std::min(lane.queue.room(), queue_room_)) {
@@ -152,7 +152,7 @@ Status VerbsNic::build(Lane& lane, const WorkRequest& request, std::uint32_t& wo
                 std::min({take - gathered, local_chunk - offset % local_chunk, region->region().range.length - offset});
             pieces_.push_back({local, static_cast<std::uint32_t>(here), region->localKey(chunk, index_)});
             ++work.num_sge;
-            on_device = on_device || region->region().place != nullptr;
+            on_device = on_device || region->region().isOnDevice();
             gathered += here;
             local += here;
         }

@@ -1,5 +1,7 @@
 // The ring of pinned chunks, and what goes through it.
 
+#include "transports/staging.h"
+
 #include <poll.h>
 
 #include <cstring>
@@ -255,6 +257,50 @@ TEST_F(Staging, ARingThatCannotBeLeavesNothing) {
         EXPECT_NE(ring.status().message().find(call), std::string::npos);
         EXPECT_EQ(control.leftovers(), "1 contexts") << call;
     }
+}
+
+/// Of two Nics of a loop each polls; the one that found no chunk must not fall asleep because the other has polled
+/// since.
+TEST_F(Staging, WhoStarvesIsKnownUntilBothNicsOfALoopHavePolled) {
+    const auto ring = makeRing(2);
+    const unsigned first = *ring->take();
+    const unsigned second = *ring->take();
+    EXPECT_FALSE(ring->isStarved());
+    EXPECT_FALSE(ring->take());
+    ring->poll();
+    EXPECT_TRUE(ring->isStarved());
+    ring->poll();
+    EXPECT_FALSE(ring->isStarved());
+    ring->give(first);
+    ring->give(second);
+}
+
+/// What was refused is asked to be released, too, and what could not be released is asked again.
+TEST_F(Staging, RingsEndWithTheLastRegionOfTheLastTransportHoweverOftenTheyAreReleased) {
+    gpu(0);
+    const std::string before = control.leftovers();
+    Region regions[2];
+    for (std::uint64_t i = 0; i < 2; ++i) {
+        PlacedMemory place;
+        place.memory.device = 0;
+        place.device = gpus[0];
+        regions[i].id = i + 1;
+        regions[i].place = std::make_shared<const PlacedMemory>(std::move(place));
+    }
+    StagingPool pool(1, {kChunk, 2, -1});
+    must(pool.acquire("host", regions[0]));
+    must(pool.acquire("tcp", regions[0]));
+    must(pool.acquire("host", regions[1]));
+    pool.release("tcp", regions[1]);
+    pool.release("host", regions[1]);
+    pool.release("host", regions[1]);
+    pool.release("host", regions[0]);
+    pool.release("host", regions[0]);
+    EXPECT_NE(pool.find(0, 0), nullptr);
+    EXPECT_EQ(pool.find(1, 0), nullptr) << "there is one loop";
+    pool.release("tcp", regions[0]);
+    EXPECT_EQ(pool.find(0, 0), nullptr);
+    EXPECT_EQ(control.leftovers(), before);
 }
 
 /// From one GPU to another, neither of which the wire reaches: staged on both sides, with delays that are different

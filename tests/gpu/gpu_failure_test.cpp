@@ -6,8 +6,12 @@
 
 #include <chrono>
 #include <functional>
+#include <string>
 #include <thread>
+#include <tuple>
+#include <vector>
 
+#include "base/fault_injector.h"
 #include "tests/gpu/fixture.h"
 #include "tests/gpu/gpu_peer_process.h"
 
@@ -88,14 +92,19 @@ TEST_F(GpuFailure, ACanceledTaskEndsWhenNoCopyTouchesItsMemory) {
 }
 
 TEST_F(GpuFailure, ADeadlineEndsATaskWithinABoundAlthoughTheGpuStandsStill) {
-    start();
+    EngineSetup impatient = setup();
+    impatient.config.unregister_timeout = milliseconds(300);
+    start(impatient);
     for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
-        for (const SegmentID to : {segment, kLocalSegmentID}) {
+        for (const auto& [to, there, bytes] : std::vector<std::tuple<SegmentID, std::string, std::uint64_t>>{
+                 {segment, "gpu1", kBytes}, {segment, "host", 1000}, {kLocalSegmentID, "gpu1", kBytes}}) {
+            SCOPED_TRACE(std::string(opcode == Opcode::Write ? "write " : "read ") + there + " " +
+                         std::to_string(bytes));
             auto local = some("gpu0", *a);
-            auto remote = some("gpu1", to == segment ? *b : *a);
+            auto remote = some(there, to == segment ? *b : *a);
             control.hold(true);
             BatchHolder batch(*a, 1);
-            auto request = makeRequest(opcode, to, local->pointer(), remote->addr(), kBytes);
+            auto request = makeRequest(opcode, to, local->pointer(), remote->addr(), bytes);
             request.deadline = Clock::now() + milliseconds(50);
             ASSERT_TRUE(batch.submit({request}));
             const auto status = batch.wait();
@@ -114,6 +123,51 @@ TEST_F(GpuFailure, ADeadlineEndsATaskWithinABoundAlthoughTheGpuStandsStill) {
             remote.reset();
         }
     }
+}
+
+/// What is written there next must not be overtaken by a copy of what was given up.
+TEST_F(GpuFailure, ACanceledWriteIsNotOverWhileACopyTouchesTheOtherEnd) {
+    start();
+    auto local = some("host", *a);
+    auto remote = some("gpu0", *a);
+    control.hold(true);
+    const TimePoint began = Clock::now();
+    BatchHolder batch(*a, 1);
+    ASSERT_TRUE(batch.submit({makeRequest(Opcode::Write, kLocalSegmentID, local->pointer(), remote->addr(), 1000)}));
+    std::this_thread::sleep_for(milliseconds(10));
+    ASSERT_TRUE(a->cancelTransfer(batch.id()));
+    std::this_thread::sleep_for(milliseconds(30));
+    const bool is_over = isTerminal(batch.task(0).s);
+    // After a second it may be: nobody knows when the GPU goes on.
+    if (Clock::now() - began < milliseconds(500)) {
+        EXPECT_FALSE(is_over);
+    }
+    control.hold(false);
+    const auto status = batch.wait();
+    EXPECT_TRUE(isTerminal(status.s));
+    EXPECT_TRUE(status.quiesced);
+}
+
+/// The bytes that came first are on their way to the GPU when it shows that they are damaged. They must be there before
+/// the initiator is told, or they could land over those of its second try.
+TEST_F(GpuFailure, ADamagedWriteIsRefusedWhenNoCopyOfItIsUnderWay) {
+    EngineSetup checked = setup();
+    checked.config.tcp_crc = true;
+    checked.config.faults_enabled = true;
+    start(checked);
+    auto local = some("host", *a);
+    auto remote = some("gpu1", *b);
+    constexpr std::uint64_t kLess = 200000;
+    local->write(0, noise(kLess, 8));
+    FaultInjector* const faults = *b->faults();
+    const auto rule = faults->add({FaultPoint::Payload, FaultAction::Corrupt, 1, 0, 1, ""});
+    ASSERT_TRUE(rule) << rule.status().toString();
+    control.latency(3000, 0, 3000);
+    expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, segment, local->pointer(), remote->addr(), kLess)}),
+                    kLess);
+    control.latency(0);
+    EXPECT_EQ(faults->count(*rule)->fired, 1u);
+    EXPECT_TRUE(remote->read(0, kLess) == noise(kLess, 8));
 }
 
 TEST_F(GpuFailure, ALostGpuFailsItsOwnTasksAndSaysSo) {

@@ -6,6 +6,7 @@
 #include "tests/support/descriptor_limit.h"
 #include "tests/tcp_backend/raw_peer.h"
 #include "tests/tcp_backend/tcp_pair.h"
+#include "transports/device.h"
 
 namespace troupe::tcp::testing {
 namespace {
@@ -41,6 +42,33 @@ class TcpHostile : public TargetUnderAttack {
         return header;
     }
 };
+
+/// There is nothing that a GPU would have to give: the answer must not wait for it, and what follows must not either.
+TEST_F(TcpHostile, AReadOfNothingFromAGpuIsAnswered) {
+    Region region;
+    region.range = {0x10000, 4096};
+    region.location = "cuda:0";
+    region.remote_accessible = true;
+    device::PlacedMemory place;
+    place.memory.device = 0;
+    region.place = std::make_shared<const device::PlacedMemory>(std::move(place));
+    const auto reserved = node.table.reserve(region);
+    ASSERT_TRUE(reserved);
+    node.table.commit(reserved->id);
+    RawSocket socket = greeted();
+    for (const RequestHeader& request :
+         {RequestHeader{Op::Read, false, 0, 0, 0x10000, 0}, RequestHeader{Op::Read, false, 0, 1, addr(), 8}}) {
+        const auto bytes = bytesOf(request);
+        ASSERT_TRUE(socket.send(bytes.data(), bytes.size()));
+    }
+    const ResponseHeader nothing = nextResponse(socket, kHelloReplyBytes);
+    EXPECT_EQ(nothing.kind, ResponseKind::ReadData);
+    EXPECT_EQ(nothing.length, 0u);
+    const ResponseHeader some = nextResponse(socket, kHelloReplyBytes + kResponseBytes);
+    EXPECT_EQ(some.kind, ResponseKind::ReadData);
+    EXPECT_EQ(some.id, 1u);
+    EXPECT_EQ(some.length, 8u);
+}
 
 TEST_F(TcpHostile, GarbageIsClosedAtOnce) {
     for (const std::string garbage : {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02", "T", "TTRQ"}) {

@@ -102,16 +102,42 @@ TEST(Dmabuf, WhereItFailsTheAddressIsRegisteredAndNothingOfTheAttemptIsLeft) {
     EXPECT_EQ(gpu.soft->count("mr"), 6u);
 }
 
-TEST(Dmabuf, WhereNeitherWorksTheErrorSaysWhyOfBoth) {
+/// What was declined: by whom it was asked for, and what is said of it.
+void expectDeclined(const Sweep& sweep, std::initializer_list<const char*> parts) {
+    ASSERT_EQ(sweep.failed.size(), 1u);
+    const Failure& failure = sweep.failed.front();
+    EXPECT_TRUE(failure.declined && failure.fenced && failure.quiesced && !failure.retryable);
+    for (const char* part : parts)
+        EXPECT_NE(failure.cause.message().find(part), std::string::npos) << failure.cause.toString();
+}
+
+TEST(Dmabuf, WhereNeitherWorksItIsLeftToOtherTransportsAndBothEndsSayWhy) {
     GpuNode gpu;
     gpu.soft->fail("regDmabufMr", EOPNOTSUPP);
     gpu.soft->fail("regMr", EFAULT);
-    const Status refused = gpu.node->registerMemory(gpu.memory, GpuNode::kBytes, true, "cuda:0");
-    EXPECT_EQ(refused.code(), Code::Unsupported);
-    for (const char* part : {"cuda:0", "as a dma-buf", "older than 5.12", "by its address", "peer memory"})
-        EXPECT_NE(refused.message().find(part), std::string::npos) << refused.toString();
+    ASSERT_TRUE(gpu.node->registerMemory(gpu.memory, GpuNode::kBytes, true, "cuda:0"));
     EXPECT_EQ(gpu.soft->count("mr"), 0u);
     EXPECT_FALSE(isOpen(gpu.gpu->last_fd));
+
+    Node peer(softConfig("peer"), gpu.soft, "peer");
+    auto bytes = noise(GpuNode::kBytes);
+    ASSERT_TRUE(peer.registerMemory(bytes.data(), bytes.size()));
+    const auto there = peer.nics.front()->openPath(gpu.node->asPeer());
+    ASSERT_TRUE(there);
+    run(peer, *peer.nics.front(), *there, {write(bytes.data(), gpu.memory, 64)});
+    expectDeclined(peer.sweep, {"cuda:0", "no RDMA device there"});
+
+    const auto here = gpu.node->nics.front()->openPath(peer.asPeer());
+    ASSERT_TRUE(here);
+    run(*gpu.node, *gpu.node->nics.front(), *here, {write(gpu.memory + 64, bytes.data(), 64)});
+    expectDeclined(gpu.node->sweep, {"cuda:0", "as a dma-buf", "older than 5.12", "by its address", "peer memory"});
+
+    // When it is registered again it may work.
+    gpu.node->unregisterMemory(gpu.memory);
+    ASSERT_TRUE(gpu.node->registerMemory(gpu.memory, GpuNode::kBytes, true, "cuda:0"));
+    gpu.node->sweep.clear();
+    run(*gpu.node, *gpu.node->nics.front(), *here, {write(gpu.memory + 64, bytes.data(), 64)});
+    EXPECT_TRUE(gpu.node->sweep.failed.empty()) << failuresOf(gpu.node->sweep);
 }
 
 }  // namespace

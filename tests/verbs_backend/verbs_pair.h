@@ -77,6 +77,7 @@ struct Node {
             BufferDesc buffer;
             buffer.addr = region.range.addr;
             buffer.length = region.range.length;
+            buffer.location = region.location;
             buffer.remote_accessible = region.remote_accessible;
             desc->buffers.push_back(buffer);
         }
