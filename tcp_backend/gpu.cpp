@@ -11,9 +11,13 @@ namespace troupe::tcp {
 
 namespace {
 
-/// Chunks that one frame has at most, and the frames behind the one that is sent: small ones come in numbers.
+/// Chunks that one frame has at most, and the copies of one connection that are begun: of large frames one each.
 constexpr unsigned kDepth = 4;
 constexpr std::size_t kAhead = 8;
+/// Frames share a chunk when at least and at most so many fit into it. The most is what one pass sends of pages of 4
+/// KiB.
+constexpr std::uint64_t kLeastShares = 4;
+constexpr std::size_t kMostShares = 64;
 
 }  // namespace
 
@@ -68,22 +72,64 @@ bool Gpu::poll(TimePoint now, Sweep& sweep) {
 
 // --- sending -------------------------------------------------------------------------------------------------------
 
-const StagedSends::Frame* StagedSends::find(std::uint64_t number) const {
-    for (const Frame& frame : frames_)
-        if (frame.number == number) return &frame;
-    return nullptr;
+std::deque<StagedSends::Frame>::iterator StagedSends::search(std::uint64_t number) {
+    return std::lower_bound(frames_.begin(), frames_.end(), number,
+                            [](const Frame& frame, std::uint64_t wanted) { return frame.number < wanted; });
+}
+
+StagedSends::Frame* StagedSends::find(std::uint64_t number) {
+    const auto found = search(number);
+    return found == frames_.end() || found->number != number ? nullptr : &*found;
 }
 
 StagedSends::Frame& StagedSends::frameOf(std::uint64_t number, device::Staging& staging, const ByteRange& range) {
-    for (Frame& frame : frames_)
-        if (frame.number == number) return frame;
-    frames_.push_back({number, std::make_unique<device::StagedSource>(staging.out(), range, kDepth), 0, {}});
-    return frames_.back();
+    const auto found = search(number);
+    if (found != frames_.end() && found->number == number) return *found;
+    ++copies_;
+    return *frames_.insert(found, {number, std::make_unique<device::StagedSource>(staging.out(), range, kDepth)});
+}
+
+bool StagedSends::mayGoAhead(const device::Staging& staging) const {
+    return copies_ == 0 || (copies_ < kAhead && staging.out().freeChunks() > staging.out().chunks() / 2);
+}
+
+/// False: it is for the next one.
+bool StagedSends::addToGroup(std::uint64_t number, const ByteRange& range, const device::Staging& staging) {
+    const std::uint64_t chunk = staging.out().chunkBytes();
+    if (group_.empty()) group_bytes_ = 0;
+    const bool is_small = range.length <= chunk / kLeastShares;
+    // What is large is alone.
+    if (!group_.empty() && (!is_small || group_.back().range.length > chunk / kLeastShares ||
+                            range.length > chunk - group_bytes_ || group_.size() == kMostShares))
+        return false;
+    group_.push_back({number, range});
+    group_bytes_ += range.length;
+    return true;
+}
+
+void StagedSends::beginGroup(device::Staging& staging) {
+    if (group_.size() == 1) {
+        Frame& frame = frameOf(group_.front().number, staging, group_.front().range);
+        frame.error = frame.source->advance();
+        return;
+    }
+    std::vector<ByteRange> ranges;
+    ranges.reserve(group_.size());
+    for (const Next& next : group_) ranges.push_back(next.range);
+    const auto pages = std::make_shared<device::StagedPages>(staging.out(), std::move(ranges));
+    ++copies_;
+    static_cast<void>(pages->advance());
+    for (std::size_t i = 0; i < group_.size(); ++i)
+        frames_.insert(search(group_[i].number), {group_[i].number, nullptr, pages, i});
 }
 
 std::span<const std::byte> StagedSends::ready(std::uint64_t number, device::Staging& staging, const ByteRange& range,
                                               std::uint64_t done, bool writable) {
     Frame& frame = frameOf(number, staging, {range.addr + done, range.length - done});
+    if (frame.pages) {
+        if (writable || !frame.pages->isStarved()) frame.error = frame.pages->advance();
+        return frame.pages->ready(frame.page);
+    }
     if (writable || !frame.source->isStarved()) frame.error = frame.source->advance();
     return frame.source->ready();
 }
@@ -91,6 +137,12 @@ std::span<const std::byte> StagedSends::ready(std::uint64_t number, device::Stag
 std::optional<std::uint32_t> StagedSends::checksum(std::uint64_t number, device::Staging& staging,
                                                    const ByteRange& range) {
     Frame& frame = frameOf(number, staging, range);
+    if (frame.pages) {
+        frame.error = frame.pages->advance();
+        const auto bytes = frame.pages->ready(frame.page);
+        if (bytes.empty()) return std::nullopt;
+        return crc32c(0, bytes.data(), bytes.size());
+    }
     for (;;) {
         frame.error = frame.source->advance();
         const auto bytes = frame.source->ready();
@@ -101,26 +153,44 @@ std::optional<std::uint32_t> StagedSends::checksum(std::uint64_t number, device:
     if (!frame.error || !frame.source->isDone()) return std::nullopt;
     const std::uint32_t sum = frame.crc;
     // It is copied once more to be sent.
-    std::erase_if(frames_, [number](const Frame& each) { return each.number == number; });
+    finish(number);
     return sum;
 }
 
 void StagedSends::consume(std::uint64_t number, std::uint64_t bytes) {
-    for (Frame& frame : frames_)
-        if (frame.number == number) frame.source->consume(bytes);
+    Frame* const frame = find(number);
+    if (frame == nullptr) return;
+    if (frame->pages)
+        frame->pages->consume(frame->page, bytes);
+    else
+        frame->source->consume(bytes);
 }
 
 void StagedSends::finish(std::uint64_t number) {
-    std::erase_if(frames_, [number](const Frame& frame) { return frame.number == number; });
+    const auto found = search(number);
+    if (found == frames_.end() || found->number != number) return;
+    if (!found->pages || found->pages.use_count() == 1) --copies_;
+    frames_.erase(found);
 }
 
-Status StagedSends::state(std::uint64_t number) const {
+void StagedSends::fail(std::uint64_t number) {
+    const Frame* const frame = find(number);
+    if (frame == nullptr) return;
+    if (!frame->pages) return finish(number);
+    const auto shared = frame->pages;
+    std::erase_if(frames_, [&](const Frame& each) { return each.pages == shared; });
+    --copies_;
+}
+
+Status StagedSends::state(std::uint64_t number) {
     const Frame* const frame = find(number);
     return frame == nullptr ? Status() : frame->error;
 }
 
-bool StagedSends::mayGoAhead(const device::Staging& staging) const {
-    return frames_.size() < kAhead && staging.out().freeChunks() > staging.out().chunks() / 2;
+void StagedSends::clear() {
+    frames_.clear();
+    copies_ = 0;
+    begun_ = 0;
 }
 
 bool isWritable(int socket) {

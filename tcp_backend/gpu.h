@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -74,36 +76,71 @@ class Gpu {
 };
 
 /// The frames of one connection whose payloads come from GPUs, in order: numbers say which is which. The first is being
-/// sent, those behind it are copied ahead.
+/// sent, those behind it are copied ahead; small ones share a chunk.
 class StagedSends {
   public:
+    /// Begins to copy frames from `number` up to `end`, as far as there is room for it. `rangeOf(number, range)` says
+    /// what of the GPU's memory a frame has, or leaves the range empty; false: from there on it is of another GPU.
+    template <class RangeOf>
+    void goAhead(std::uint64_t number, std::uint64_t end, device::Staging& staging, RangeOf&& rangeOf) {
+        number = std::max(number, begun_);
+        while (number != end && mayGoAhead(staging)) {
+            group_.clear();
+            for (; number != end; ++number) {
+                ByteRange range;
+                if (!rangeOf(number, range)) {
+                    end = number;
+                    break;
+                }
+                if (range.length != 0 && !addToGroup(number, range, staging)) break;
+            }
+            begun_ = number;
+            if (!group_.empty()) beginGroup(staging);
+        }
+    }
     /// The next bytes to send of frame `number`, whose payload is `range` from its byte `done` on; empty while none are
     /// there. `writable`: the wire would take some, so it is worth chunks that others might need.
     std::span<const std::byte> ready(std::uint64_t number, device::Staging& staging, const ByteRange& range,
                                      std::uint64_t done, bool writable);
-    /// The CRC32C of a whole payload, which goes through the ring once for that alone; none while it is not known.
+    /// The CRC32C of a whole payload, which goes through the ring once for that alone unless all of it is in one chunk
+    /// with others; none while it is not known.
     std::optional<std::uint32_t> checksum(std::uint64_t number, device::Staging& staging, const ByteRange& range);
     /// Of frame `number` so many bytes were sent.
     void consume(std::uint64_t number, std::uint64_t bytes);
     /// All of it was.
     void finish(std::uint64_t number);
+    /// It will not be. Others that shared its chunk begin anew.
+    void fail(std::uint64_t number);
     /// Ok, or why frame `number` can never be sent.
-    Status state(std::uint64_t number) const;
-    /// Room for one more frame to be copied ahead.
-    bool mayGoAhead(const device::Staging& staging) const;
-    void clear() { frames_.clear(); }
+    Status state(std::uint64_t number);
+    void clear();
 
   private:
+    /// Has one of the two.
     struct Frame {
         std::uint64_t number;
         std::unique_ptr<device::StagedSource> source;
+        std::shared_ptr<device::StagedPages> pages = nullptr;
+        std::size_t page = 0;  ///< Which of them.
         std::uint32_t crc = 0;
-        Status error;
+        Status error = {};
+    };
+    struct Next {
+        std::uint64_t number;
+        ByteRange range;
     };
     Frame& frameOf(std::uint64_t number, device::Staging& staging, const ByteRange& range);
-    const Frame* find(std::uint64_t number) const;
+    std::deque<Frame>::iterator search(std::uint64_t number);
+    Frame* find(std::uint64_t number);
+    bool mayGoAhead(const device::Staging& staging) const;
+    bool addToGroup(std::uint64_t number, const ByteRange& range, const device::Staging& staging);
+    void beginGroup(device::Staging& staging);
 
-    std::deque<Frame> frames_;
+    std::deque<Frame> frames_;  ///< By number.
+    std::size_t copies_ = 0;    ///< Sources, and chunks that frames share.
+    std::uint64_t begun_ = 0;   ///< What comes before this number was begun, if it is of a GPU.
+    std::vector<Next> group_;   ///< Reused: frames that are to share a chunk.
+    std::uint64_t group_bytes_ = 0;
 };
 
 /// Whether the socket takes bytes now.

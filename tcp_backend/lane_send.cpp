@@ -110,6 +110,8 @@ bool Lane::addStaged(Gather& gather, std::uint64_t id, std::uint64_t offset) {
         return false;
     };
     if (!staging) return stop(staging.status());
+    if (blocked_) blocked_ = !isWritable(fd.get());
+    if (!blocked_) copyAhead(id, **staging);
     if (shared_.config.tcp_crc && !entry.has_crc) {
         const auto sum = staged_.checksum(id, **staging, range);
         if (!sum) return stop(staged_.state(id));
@@ -117,9 +119,7 @@ bool Lane::addStaged(Gather& gather, std::uint64_t id, std::uint64_t offset) {
         entry.has_crc = true;
     }
     const std::uint64_t done = offset < kRequestBytes ? 0 : offset - kRequestBytes;
-    if (blocked_) blocked_ = !isWritable(fd.get());
     const auto bytes = staged_.ready(id, **staging, range, done, !blocked_);
-    copyAhead(id + 1, **staging);
     // The header goes with the first bytes: what cannot be sent has not been announced then.
     if (bytes.empty()) return stop(staged_.state(id));
     if (offset < kRequestBytes) {
@@ -131,15 +131,16 @@ bool Lane::addStaged(Gather& gather, std::uint64_t id, std::uint64_t offset) {
     return done + bytes.size() == entry.request.length;
 }
 
-/// Begins to copy what is sent after this, as far as there is room for it.
+/// Begins to copy this and what is sent after it.
 void Lane::copyAhead(std::uint64_t id, device::Staging& staging) {
-    for (; id != ring_.end() && staged_.mayGoAhead(staging); ++id) {
-        const Outstanding& entry = ring_[id];
-        if (entry.request.opcode != Opcode::Write) continue;
-        if (entry.device != staging.device().info().ordinal) return;
-        staged_.ready(id, staging, {reinterpret_cast<std::uint64_t>(entry.request.local), entry.request.length}, 0,
-                      true);
-    }
+    const int device = staging.device().info().ordinal;
+    staged_.goAhead(id, ring_.end(), staging, [&](std::uint64_t number, ByteRange& range) {
+        const Outstanding& entry = ring_[number];
+        if (entry.request.opcode != Opcode::Write) return true;
+        if (entry.device == device)
+            range = {reinterpret_cast<std::uint64_t>(entry.request.local), entry.request.length};
+        return entry.device == device;
+    });
 }
 
 /// Of the frame of a WRITE from a GPU the bytes from `before` to `after` were sent.

@@ -61,6 +61,8 @@ bool ServerConnection::addStaged(Gather& gather, std::uint64_t number, std::uint
     Status failed = staging.status();
     std::span<const std::byte> bytes;
     const std::uint64_t done = offset < kResponseBytes ? 0 : offset - kResponseBytes;
+    if (blocked_) blocked_ = !isWritable(fd.get());
+    if (failed && !blocked_) copyAhead(number, **staging);
     if (failed && response.crc && !response.has_value) {
         const auto sum = staged_.checksum(number, **staging, response.range);
         failed = staged_.state(number);
@@ -71,9 +73,7 @@ bool ServerConnection::addStaged(Gather& gather, std::uint64_t number, std::uint
         }
     }
     if (failed) {
-        if (blocked_) blocked_ = !isWritable(fd.get());
         bytes = staged_.ready(number, **staging, response.range, done, !blocked_);
-        copyAhead(number + 1, **staging);
         failed = staged_.state(number);
     }
     if (!failed) return failStaged(gather, number, offset, failed);
@@ -97,20 +97,21 @@ bool ServerConnection::failStaged(Gather& gather, std::uint64_t number, std::uin
         return false;
     }
     Response& response = responses_[number];
-    staged_.finish(number);
+    staged_.fail(number);
     forget(response);
     response = refusal(response.id, {why.code(), response.range.addr});
     return addResponse(gather, response, 0) == frameBytes(response);
 }
 
-/// Begins to copy what is sent after this, as far as there is room for it.
+/// Begins to copy this and what is sent after it.
 void ServerConnection::copyAhead(std::uint64_t number, device::Staging& staging) {
-    for (; number != responses_.end() && staged_.mayGoAhead(staging); ++number) {
-        const Response& response = responses_[number];
-        if (response.kind != ResponseKind::ReadData) continue;
-        if (response.device != staging.device().info().ordinal) return;
-        staged_.ready(number, staging, response.range, 0, true);
-    }
+    const int device = staging.device().info().ordinal;
+    staged_.goAhead(number, responses_.end(), staging, [&](std::uint64_t each, ByteRange& range) {
+        const Response& response = responses_[each];
+        if (response.kind != ResponseKind::ReadData) return true;
+        if (response.device == device) range = response.range;
+        return response.device == device;
+    });
 }
 
 /// Of the frame of a READ from a GPU the bytes from `before` to `after` were sent.

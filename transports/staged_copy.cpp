@@ -1,6 +1,7 @@
 #include "transports/staged_copy.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::device {
 
@@ -60,6 +61,66 @@ void StagedSource::consume(std::uint64_t bytes) {
         ring_->give(part.chunk);
         parts_.pop_front();
     }
+}
+
+StagedPages::StagedPages(StagingRing& ring, std::vector<ByteRange> pages) : ring_(&ring), rest_(std::move(pages)) {
+    ring_->join(*this);
+    for (const ByteRange& page : rest_) {
+        pages_.push_back({page, missing_});
+        missing_ += page.length;
+    }
+}
+
+StagedPages::~StagedPages() {
+    ring_->leave(*this);
+    if (chunk_) ring_->give(*chunk_);
+}
+
+Status StagedPages::advance() {
+    if (!error_) return error_;
+    if (isStarved()) {
+        chunk_ = ring_->take();
+        if (!chunk_) return {};
+        error_ = ring_->begin(*chunk_, StagingRing::Way::FromDevice, rest_).status();
+        rest_.clear();
+        if (!error_) {
+            ring_->give(*chunk_);
+            chunk_.reset();
+        }
+    }
+    // Of a lost device every copy is over, but not done.
+    if (error_.isOk() && chunk_) error_ = ring_->state();
+    return error_;
+}
+
+std::span<const std::byte> StagedPages::ready(std::size_t page) const {
+    if (!error_ || !chunk_ || !ring_->isIdle(*chunk_) || !ring_->state()) return {};
+    return {ring_->data(*chunk_) + pages_[page].at, pages_[page].left.length};
+}
+
+void StagedPages::consume(std::size_t page, std::uint64_t bytes) {
+    if (bytes == 0) return;
+    ring_->moved(*this);
+    Page& sent = pages_[page];
+    sent = {{sent.left.addr + bytes, sent.left.length - bytes}, sent.at + bytes};
+    missing_ -= bytes;
+    if (missing_ != 0) return;
+    ring_->give(*chunk_);
+    chunk_.reset();
+}
+
+bool StagedPages::yieldChunks() {
+    if (!chunk_ || !ring_->isIdle(*chunk_)) return false;
+    std::uint64_t at = 0;
+    for (Page& page : pages_) {
+        if (page.left.length == 0) continue;
+        rest_.push_back(page.left);
+        page.at = at;
+        at += page.left.length;
+    }
+    ring_->give(*chunk_);
+    chunk_.reset();
+    return true;
 }
 
 // --- to the GPU ----------------------------------------------------------------------------------------------------

@@ -53,6 +53,38 @@ class StagedSource final : public ChunkHolder {
     Status error_;
 };
 
+/// Small pieces of a GPU's memory, each to be sent by itself and in order: all in one chunk, copied together. Otherwise
+/// as StagedSource.
+class StagedPages final : public ChunkHolder {
+  public:
+    /// Together no longer than a chunk.
+    StagedPages(StagingRing& ring, std::vector<ByteRange> pages);
+    ~StagedPages();
+    StagedPages(const StagedPages&) = delete;
+    StagedPages& operator=(const StagedPages&) = delete;
+
+    /// Begins to copy when there is a chunk. The error is final.
+    Status advance();
+    /// What of a page is not consumed, empty while it is not there. It stays until consume.
+    std::span<const std::byte> ready(std::size_t page) const;
+    void consume(std::size_t page, std::uint64_t bytes);
+    bool isStarved() const { return !chunk_ && !rest_.empty(); }
+    bool yieldChunks() override;
+
+  private:
+    /// What of a page is still to be sent, and where in the chunk it lies.
+    struct Page {
+        ByteRange left;
+        std::uint64_t at = 0;
+    };
+    StagingRing* ring_;
+    std::vector<Page> pages_;
+    std::vector<ByteRange> rest_;  ///< Reused: what is to be copied, until a copy of it has begun.
+    std::optional<unsigned> chunk_;
+    std::uint64_t missing_ = 0;  ///< Bytes not consumed.
+    Status error_;
+};
+
 /// Memory of a GPU that bytes are received into, in order. A chunk goes on its way when it is full or the last.
 ///
 /// Owned by the ring's loop, and gone before the ring is. When it ends early, what was committed of the last chunk is

@@ -95,22 +95,34 @@ std::optional<unsigned> StagingRing::take() {
     return chunk;
 }
 
-Result<std::uint64_t> StagingRing::begin(unsigned chunk, Way way, const ByteRange& memory) {
+Result<std::uint64_t> StagingRing::begin(unsigned chunk, Way way, std::span<const ByteRange> pieces) {
     Chunk& taken = chunks_[chunk];
-    if (taken.given || taken.copying.length != 0 || memory.length == 0 || memory.length > chunk_bytes_)
+    std::uint64_t bytes = 0;
+    bool fits = !pieces.empty();
+    for (const ByteRange& piece : pieces) {
+        fits = fits && piece.length != 0 && piece.length <= chunk_bytes_ - bytes;
+        if (fits) bytes += piece.length;
+    }
+    if (taken.given || !taken.copying.empty() || !fits)
         return Status(Code::Internal, "a chunk of a staging ring was used out of turn");
     const DeviceStream& stream = streams_[++copies_ % kStreams];
-    const auto host = reinterpret_cast<std::uint64_t>(data(chunk));
+    auto host = reinterpret_cast<std::uint64_t>(data(chunk));
     const bool out = way == Way::FromDevice;
-    Status status = device_->copy(stream, out ? host : memory.addr, out ? memory.addr : host, memory.length);
-    if (!status) return status;
+    Status status;
+    for (const ByteRange& piece : pieces) {
+        status = device_->copy(stream, out ? host : piece.addr, out ? piece.addr : host, piece.length);
+        if (!status) break;
+        taken.copying.push_back(piece);
+        host += piece.length;
+    }
+    if (taken.copying.empty()) return status;
     // From here on it is under way, whether its end can be seen or not.
-    taken.copying = memory;
     taken.copy = copies_;
     busy_.push_back(chunk);
-    status = device_->record(taken.ended, stream);
-    taken.unseen = !status;
+    const Status recorded = device_->record(taken.ended, stream);
+    taken.unseen = !recorded;
     if (!status) return status;
+    if (!recorded) return recorded;
     return taken.copy;
 }
 
@@ -153,7 +165,7 @@ bool StagingRing::hasEnded(Chunk& chunk) {
 }
 
 void StagingRing::retire(unsigned chunk) {
-    chunks_[chunk].copying = {};
+    chunks_[chunk].copying.clear();
     chunks_[chunk].unseen = false;
     if (chunks_[chunk].given) free_.push_back(chunk);
 }
@@ -176,8 +188,11 @@ bool StagingRing::poll() {
 }
 
 bool StagingRing::touches(const ByteRange& memory) const {
-    return std::any_of(busy_.begin(), busy_.end(),
-                       [&](unsigned chunk) { return chunks_[chunk].copying.overlaps(memory); });
+    return std::any_of(busy_.begin(), busy_.end(), [&](unsigned chunk) {
+        const auto& pieces = chunks_[chunk].copying;
+        return std::any_of(pieces.begin(), pieces.end(),
+                           [&](const ByteRange& piece) { return piece.overlaps(memory); });
+    });
 }
 
 Status StagingRing::signal(EventRef event) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/byte_range.h"
@@ -69,9 +70,13 @@ class StagingRing {
     std::byte* data(unsigned chunk) const { return memory_->data() + chunk * chunk_bytes_; }
     /// Begins to copy between `memory` of the GPU and the beginning of a chunk that was taken and has no copy under
     /// way. Returns the copy's number, unique in the ring's life. After an error it may be under way all the same.
-    Result<std::uint64_t> begin(unsigned chunk, Way way, const ByteRange& memory);
+    Result<std::uint64_t> begin(unsigned chunk, Way way, const ByteRange& memory) {
+        return begin(chunk, way, std::span(&memory, 1));
+    }
+    /// The same with pieces that lie one behind the other in the chunk: one copy, that ends when all of them have.
+    Result<std::uint64_t> begin(unsigned chunk, Way way, std::span<const ByteRange> pieces);
     /// Its copy, if it has one, is done. Known by the last poll.
-    bool isIdle(unsigned chunk) const { return chunks_[chunk].copying.length == 0; }
+    bool isIdle(unsigned chunk) const { return chunks_[chunk].copying.empty(); }
     bool isUnderWay(std::uint64_t copy) const;
     /// The caller has no use for it any more; it is free when its copy has ended.
     void give(unsigned chunk);
@@ -100,10 +105,10 @@ class StagingRing {
 
     struct Chunk {
         DeviceEvent ended;
-        ByteRange copying;       ///< Memory of the GPU; empty: none.
-        std::uint64_t copy = 0;  ///< Its number.
-        bool given = true;       ///< Nobody has it.
-        bool unseen = false;     ///< Its end cannot be seen, as no event was recorded behind it yet.
+        std::vector<ByteRange> copying;  ///< Memory of the GPU; empty: none.
+        std::uint64_t copy = 0;          ///< Its number.
+        bool given = true;               ///< Nobody has it.
+        bool unseen = false;             ///< Its end cannot be seen, as no event was recorded behind it yet.
     };
 
     StagingRing() = default;

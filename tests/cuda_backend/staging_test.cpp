@@ -303,6 +303,73 @@ TEST_F(Staging, RingsEndWithTheLastRegionOfTheLastTransportHoweverOftenTheyAreRe
     EXPECT_EQ(control.leftovers(), before);
 }
 
+/// Pages that lie apart: one chunk, one event, and each by itself on the wire.
+TEST_F(Staging, SmallPagesShareAChunkAndAreCopiedAgainWhenTheyHadToLetGoOfIt) {
+    const auto ring = makeRing(2);
+    const DeviceMemory memory = must(gpu(0).allocate(8 * kChunk));
+    control.write(memory.get(), noise(8 * kChunk));
+    const std::vector<std::uint8_t> all = noise(8 * kChunk);
+    std::vector<ByteRange> pages;
+    for (const std::uint64_t at : {std::uint64_t{5 * kChunk + 3}, std::uint64_t{1}, 7 * kChunk})
+        pages.push_back({memory.get() + at, 1000 + at % 7});
+    const auto wanted = [&](std::size_t page) {
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(pages[page].addr - memory.get());
+        return std::vector<std::uint8_t>(begin, begin + static_cast<std::ptrdiff_t>(pages[page].length));
+    };
+    const auto got = [](std::span<const std::byte> bytes) {
+        const auto* const begin = reinterpret_cast<const std::uint8_t*>(bytes.data());
+        return std::vector<std::uint8_t>(begin, begin + bytes.size());
+    };
+    {
+        StagedPages staged(*ring, pages);
+        EXPECT_TRUE(staged.isStarved());
+        control.hold(true);
+        must(staged.advance());
+        EXPECT_EQ(ring->freeChunks(), 1u);
+        for (const ByteRange& page : pages) EXPECT_TRUE(ring->touches({page.addr, 1}));
+        EXPECT_FALSE(ring->touches({memory.get() + 2 * kChunk, kChunk})) << "what lies between them";
+        EXPECT_TRUE(staged.ready(0).empty());
+        EXPECT_FALSE(staged.yieldChunks()) << "a copy is under way";
+        control.hold(false);
+        ASSERT_TRUE(sleep(*ring));
+        for (std::size_t page = 0; page < pages.size(); ++page) EXPECT_EQ(got(staged.ready(page)), wanted(page));
+        staged.consume(0, pages[0].length);
+        staged.consume(1, 10);
+        // Others need the chunk: what was not sent comes once more.
+        EXPECT_TRUE(staged.yieldChunks());
+        EXPECT_EQ(ring->freeChunks(), 2u);
+        EXPECT_TRUE(staged.ready(2).empty());
+        must(staged.advance());
+        ASSERT_TRUE(sleep(*ring));
+        const auto rest = wanted(1);
+        EXPECT_EQ(got(staged.ready(1)), std::vector<std::uint8_t>(rest.begin() + 10, rest.end()));
+        EXPECT_EQ(got(staged.ready(2)), wanted(2));
+        staged.consume(2, pages[2].length);
+        EXPECT_EQ(ring->freeChunks(), 1u);
+        staged.consume(1, pages[1].length - 10);
+        EXPECT_EQ(ring->freeChunks(), 2u);
+        EXPECT_FALSE(staged.isStarved());
+    }
+    // One that ends early leaves its chunk as soon as the copy has ended; one copy of several that cannot begin is an
+    // error, and what had begun before it is known.
+    control.fail("cuMemcpyAsync", api::Result::InvalidValue, 1, 2);
+    control.hold(true);
+    {
+        StagedPages staged(*ring, pages);
+        EXPECT_EQ(staged.advance().code(), Code::InvalidArgument);
+        EXPECT_TRUE(ring->touches({pages[1].addr, 1}));
+        EXPECT_FALSE(ring->touches({pages[2].addr, 1}));
+    }
+    EXPECT_EQ(ring->freeChunks(), 1u);
+    control.hold(false);
+    ASSERT_TRUE(sleep(*ring));
+    EXPECT_EQ(ring->freeChunks(), 2u);
+    // They have to fit.
+    pages.assign(3, {memory.get(), kChunk / 2});
+    StagedPages much(*ring, pages);
+    EXPECT_EQ(much.advance().code(), Code::Internal);
+}
+
 /// From one GPU to another, neither of which the wire reaches: staged on both sides, with delays that are different
 /// each time.
 TEST_F(Staging, RandomTrafficFromGpuToGpuIsRight) {

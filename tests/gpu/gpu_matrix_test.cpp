@@ -58,6 +58,45 @@ class GpuMatrix : public GpuTest {
             }
         }
     }
+
+    /// Many small pages of one batch, scattered at both ends.
+    void exchangePages(const EngineSetup& with) {
+        auto a = startEngine(with);
+        auto b = startEngine(with);
+        const SegmentID segment = open(*a, b->localSegmentName());
+        constexpr std::size_t kPages = 300;
+        constexpr std::uint64_t kPage = 4096;
+        for (const char* there : {"host", "gpu1"}) {
+            for (const SegmentID to : {segment, kLocalSegmentID}) {
+                Memory local = make("gpu0", kPages * 2 * kPage);
+                Memory remote = make(there, kPages * 2 * kPage);
+                registerAll(*a, local);
+                registerAll(to == segment ? *b : *a, remote);
+                const auto there_at = [](std::size_t page) { return 2 * (kPages - 1 - page) * kPage; };
+                for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+                    Memory& from = opcode == Opcode::Write ? local : remote;
+                    Memory& to_fill = opcode == Opcode::Write ? remote : local;
+                    const Bytes sent = noise(local.size(), opcode == Opcode::Write ? 3 : 4);
+                    from.write(0, sent);
+                    to_fill.write(0, Bytes(remote.size(), 0));
+                    std::vector<TransferRequest> requests;
+                    Bytes wanted(remote.size(), 0);
+                    for (std::size_t i = 0; i < kPages; ++i) {
+                        requests.push_back(
+                            makeRequest(opcode, to, local.pointer(2 * i * kPage), remote.addr(there_at(i)), kPage));
+                        const std::uint64_t source = opcode == Opcode::Write ? 2 * i * kPage : there_at(i);
+                        const std::uint64_t target = opcode == Opcode::Write ? there_at(i) : 2 * i * kPage;
+                        std::copy_n(sent.begin() + static_cast<std::ptrdiff_t>(source), kPage,
+                                    wanted.begin() + static_cast<std::ptrdiff_t>(target));
+                    }
+                    expectCompleted(runBatch(*a, requests), kPages * kPage);
+                    ASSERT_TRUE(to_fill.read(0, wanted.size()) == wanted);
+                }
+                EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+                EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(remote.pointer()));
+            }
+        }
+    }
 };
 
 TEST_F(GpuMatrix, WithinTheProcess) {
@@ -126,36 +165,12 @@ TEST_F(GpuMatrix, SixtyFourMebibytes) {
     EXPECT_TRUE(local.read(0, kBytes) == sent);
 }
 
-TEST_F(GpuMatrix, ManySmallPagesOfOneBatch) {
-    auto a = startEngine(setup());
-    auto b = startEngine(setup());
-    const SegmentID segment = open(*a, b->localSegmentName());
-    constexpr std::size_t kPages = 300;
-    constexpr std::uint64_t kPage = 4096;
-    for (const char* there : {"host", "gpu1"}) {
-        for (const SegmentID to : {segment, kLocalSegmentID}) {
-            Memory local = make("gpu0", kPages * 2 * kPage);
-            Memory remote = make(there, kPages * 2 * kPage);
-            registerAll(*a, local);
-            registerAll(to == segment ? *b : *a, remote);
-            const Bytes sent = noise(local.size(), 3);
-            local.write(0, sent);
-            remote.write(0, Bytes(remote.size(), 0));
-            std::vector<TransferRequest> requests;
-            for (std::size_t i = 0; i < kPages; ++i)
-                requests.push_back(makeRequest(Opcode::Write, to, local.pointer(2 * i * kPage),
-                                               remote.addr(2 * (kPages - 1 - i) * kPage), kPage));
-            expectCompleted(runBatch(*a, requests), kPages * kPage);
-            const Bytes got = remote.read(0, remote.size());
-            for (std::size_t i = 0; i < kPages; ++i)
-                ASSERT_TRUE(std::equal(got.begin() + static_cast<long>(2 * (kPages - 1 - i) * kPage),
-                                       got.begin() + static_cast<long>((2 * (kPages - 1 - i) + 1) * kPage),
-                                       sent.begin() + static_cast<long>(2 * i * kPage)))
-                    << i;
-            EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
-            EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(remote.pointer()));
-        }
-    }
+TEST_F(GpuMatrix, ManySmallPagesOfOneBatch) { exchangePages(setup()); }
+
+TEST_F(GpuMatrix, ManySmallPagesWithChecksums) {
+    EngineSetup checked = setup();
+    checked.config.tcp_crc = true;
+    exchangePages(checked);
 }
 
 TEST_F(GpuMatrix, CompletedMeansThatItIsInTheGpusMemoryHoweverSlowThatIs) {

@@ -1,5 +1,5 @@
-// Memory of a GPU that no RDMA device reaches, beside memory that they do. Runs in the VM, with the fake driver: what its
-// dma-bufs are no kernel knows, and its addresses cannot be pinned.
+// Memory of a GPU that no RDMA device reaches, beside memory that they do. Runs in the VM, with the fake driver: what
+// its dma-bufs are no kernel knows, and its addresses cannot be pinned.
 
 #include <gmock/gmock.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -50,8 +50,7 @@ class VerbsVmGpu : public cuda::testing::CudaTest {
 
   private:
     std::ostringstream said_;
-    const Logger log_ =
-        std::make_shared<spdlog::logger>("vm", std::make_shared<spdlog::sinks::ostream_sink_mt>(said_));
+    const Logger log_ = std::make_shared<spdlog::logger>("vm", std::make_shared<spdlog::sinks::ostream_sink_mt>(said_));
 };
 
 TEST_F(VerbsVmGpu, WhatNoDeviceTakesIsStagedOverTcpAndTheLogAndExplainSayWhy) {
@@ -88,8 +87,7 @@ TEST_F(VerbsVmGpu, WithoutAnotherTransportTheTaskFailsWithTheReason) {
     ASSERT_TRUE(b->registerLocalMemory(host.pointer(), kBytes));
     const auto segment = a->openSegment(b->localSegmentName());
     ASSERT_TRUE(segment) << segment.status().toString();
-    const auto status =
-        runBatch(*a, {makeRequest(Opcode::Write, *segment, gpu0.pointer(), host.addr(), kBytes)});
+    const auto status = runBatch(*a, {makeRequest(Opcode::Write, *segment, gpu0.pointer(), host.addr(), kBytes)});
     expectFailed(status, Code::Unsupported);
     EXPECT_THAT(status.error.message(), HasSubstr("by its address"));
 }
