@@ -168,7 +168,7 @@ Result<void*> TransferEngine::allocateLocalMemory(std::size_t size, const std::s
     region.file = (*memory)->fd();
     if (const Status registered = registerOne(core, std::move(region), true); !registered) return registered;
     const std::lock_guard lock(core.allocations_mutex);
-    core.allocations.emplace(region.range.addr, std::move(*memory));
+    core.allocations.emplace(reinterpret_cast<std::uint64_t>(addr), std::move(*memory));
     return addr;
 }
 
@@ -190,8 +190,11 @@ Status TransferEngine::freeLocalMemory(void* addr) {
     // While it is unmapped nobody may register a part of it, and nobody may have done so.
     const auto claimed = core.regions.reserve(regionOf(found->second->data(), found->second->size(), "*", false));
     if (!claimed) return claimed.status().withContext("a part of that memory is registered; unregister it first");
+    auto memory = std::move(found->second);
     core.allocations.erase(found);
-    core.regions.remove(claimed->id);
+    memory->vacate();
+    // As soon as the addresses are free, the system may give them to a thread that registers what it gets.
+    core.regions.remove(claimed->id, [&memory] { memory.reset(); });
     return Status::ok();
 }
 

@@ -27,7 +27,8 @@ constexpr unsigned kHugeFlags = MFD_HUGETLB | MFD_HUGE_2MB;
 Status refused(int error, const std::string& what, std::uint64_t bytes, bool huge_pages) {
     Status status = errnoStatus(Code::ResourceExhausted, what + " of " + std::to_string(bytes) + " bytes", error);
     const std::string remedy =
-        huge_pages
+        error == EMFILE || error == ENFILE ? "raise the limit on open files (ulimit -n)"
+        : huge_pages
             ? "reserve huge pages (sysctl vm.nr_hugepages=" + std::to_string(bytes / kHugePage) + ") or do without them"
             : "ask for less memory";
     return {status.code(), status.message() + "; " + remedy};
@@ -147,6 +148,13 @@ Result<std::unique_ptr<MemoryFile>> MemoryFile::create(std::uint64_t bytes, bool
     preferNodes(made->data(), whole, page, where);
     if (!populate(made->data(), whole, made->fd())) return refused(errno, "memory", whole, huge_pages);
     return made;
+}
+
+void MemoryFile::vacate() {
+    // Where it fails, the pages go with the mapping.
+    [[maybe_unused]] const void* const reserved =
+        ::mmap(data(), size(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    file_.reset();
 }
 
 }  // namespace troupe

@@ -51,6 +51,10 @@ class MemoryFile {
     /// names the size and the remedy; Unsupported: no memfd on this system.
     static Result<std::unique_ptr<MemoryFile>> create(std::uint64_t bytes, bool huge_pages, const Location& where = {});
 
+    /// Gives the memory back, however much there is, but keeps its addresses: what is left to do is quick. Nobody may
+    /// touch them any more.
+    void vacate();
+
     std::byte* data() const { return mapping_.data(); }
     std::uint64_t size() const { return mapping_.size(); }
     int fd() const { return file_.get(); }

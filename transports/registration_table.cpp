@@ -140,12 +140,13 @@ void RegistrationTable::commit(const std::vector<std::uint64_t>& ids) {
     visible_.publish(std::move(next));
 }
 
-void RegistrationTable::remove(std::uint64_t id) {
+void RegistrationTable::remove(std::uint64_t id, const std::function<void()>& last) {
     const std::lock_guard lock(writers_);
     const auto addr = addr_of_id_.find(id);
     if (addr == addr_of_id_.end()) return;
     const auto entry = by_addr_.find(addr->second);
     if (entry->second.state == State::Visible) return;
+    if (last) last();
     by_addr_.erase(entry);
     addr_of_id_.erase(addr);
 }

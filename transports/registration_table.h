@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,8 +68,9 @@ class RegistrationTable {
     void commit(std::uint64_t id);
     /// The same for several, in one new version.
     void commit(const std::vector<std::uint64_t>& ids);
-    /// Forgets a region that is reserved or closing.
-    void remove(std::uint64_t id);
+    /// Forgets a region that is reserved or closing. `last` is called before anybody else can claim a part of the
+    /// range: what gives the range back to the system must not be late for who gets it next.
+    void remove(std::uint64_t id, const std::function<void()>& last = {});
 
     /// Hides the region that starts at `addr` from readers, so that no new work finds it, while the range stays
     /// claimed. AddressNotRegistered: none starts there. BatchBusy: it is closing already.

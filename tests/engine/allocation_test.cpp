@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <spdlog/sinks/ostream_sink.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <filesystem>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "tests/support/engine_pair.h"
 
@@ -45,6 +49,30 @@ TEST(Allocation, MayLieInPartsOnSeveralNodes) {
     ASSERT_TRUE(memory) << memory.status().toString();
     EXPECT_EQ((*engine->getSegmentDescByID(kLocalSegmentID))->buffers[0].location, "segments:4096:0,0,0");
     EXPECT_TRUE(engine->freeLocalMemory(*memory));
+}
+
+TEST(Allocation, WhatIsFreedIsAtOnceAnybodysToRegister) {
+    const auto engine = startEngine();
+    constexpr std::size_t kBytes = 1u << 20;
+    constexpr int kRounds = 300;
+    std::atomic<int> refused{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i)
+        threads.emplace_back([&] {
+            for (int round = 0; round < kRounds; ++round) {
+                const auto memory = engine->allocateLocalMemory(kBytes);
+                if (!memory || !engine->freeLocalMemory(*memory)) ++refused;
+            }
+        });
+    // The system gives out the addresses that were just freed.
+    for (int round = 0; round < kRounds; ++round) {
+        void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ASSERT_NE(memory, MAP_FAILED);
+        if (!engine->registerLocalMemory(memory, kBytes) || !engine->unregisterLocalMemory(memory)) ++refused;
+        ::munmap(memory, kBytes);
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(refused, 0);
 }
 
 TEST(Allocation, RefusesWhatCannotBe) {
