@@ -62,6 +62,8 @@ caf::behavior SegmentDirectory::make_behavior() {
         [this](const TransportDescribedAnew&) { describedAnew(); },
         [this](const DescribeLocal& request) { describeLocal(request); },
         [this](const SubscribePeers& request) {
+            // The struct's own default names nobody, whom CAF cannot monitor.
+            if (!request.subscriber) return;
             subscribers_.push_back(request.subscriber);
             monitor(request.subscriber);
         },

@@ -164,8 +164,7 @@ class EngineActorImpl final : public HostedActor {
     }
 
     void on_exit() override {
-        for (auto& [batch, entry] : submitted_)
-            entry.second.deliver(toCafError(Status(Code::Canceled, "the engine ended")));
+        for (auto& [batch, entry] : submitted_) entry.second.deliver(toCafError(canceled()));
         submitted_.clear();
         directory_ = nullptr;
     }
@@ -173,16 +172,22 @@ class EngineActorImpl final : public HostedActor {
   private:
     using ReportPromise = caf::typed_response_promise<TransferReport>;
 
+    static Status canceled() { return {Code::Canceled, "the engine ended"}; }
+    /// There is no actor before init, so an engine that is not initialised has ended.
+    static caf::error errorOf(const Status& status) {
+        return toCafError(status.code() == Code::NotInitialised ? canceled() : status);
+    }
+
     caf::result<TransferReport> submit(const SubmitTransfers& request) {
         const std::size_t count = request.requests.size();
         const auto batch = engine_.allocateBatchID(std::max<std::size_t>(count, 1));
-        if (!batch) return toCafError(batch.status());
+        if (!batch) return errorOf(batch.status());
         const auto self = caf::actor(this);
         const Status submitted = ActorApi::submit(engine_, *batch, request.requests,
                                                   [self](BatchID id) { caf::anon_send(self, BatchEnded{id}); });
         if (!submitted) {
             static_cast<void>(engine_.freeBatchID(*batch));
-            return toCafError(submitted);
+            return errorOf(submitted);
         }
         // Only now: an error that is returned beside an open promise never reaches the requester.
         auto promise = make_response_promise<TransferReport>();
@@ -197,7 +202,12 @@ class EngineActorImpl final : public HostedActor {
         auto [count, promise] = std::move(found->second);
         submitted_.erase(found);
         TransferReport result;
-        if (const auto status = engine_.getBatchTransferStatus(batch)) result.batch = *status;
+        const auto whole = engine_.getBatchTransferStatus(batch);
+        if (!whole) {
+            promise.deliver(errorOf(whole.status()));
+            return;
+        }
+        result.batch = *whole;
         result.tasks.reserve(count);
         for (std::size_t i = 0; i < count; ++i)
             if (const auto status = engine_.getTransferStatus(batch, i)) result.tasks.push_back(*status);
@@ -209,7 +219,7 @@ class EngineActorImpl final : public HostedActor {
         auto promise = make_response_promise<SegmentOpened>();
         const auto reply = [this, promise](const Result<SegmentID>& segment) mutable {
             if (!segment) {
-                promise.deliver(toCafError(segment.status()));
+                promise.deliver(errorOf(segment.status()));
                 return;
             }
             const auto desc = engine_.getSegmentDescByID(*segment);
@@ -229,7 +239,7 @@ class EngineActorImpl final : public HostedActor {
             if (result)
                 promise.deliver(caf::unit);
             else
-                promise.deliver(toCafError(result));
+                promise.deliver(errorOf(result));
         });
         return promise;
     }

@@ -207,6 +207,11 @@ TEST_F(ActorApiTest, ASubscriberThatEndedHarmsNobody) {
     EXPECT_FALSE(pair_.a->probePeerAliveByID(pair_.segment));
 }
 
+TEST_F(ActorApiTest, ASubscriberThatIsNobodyHarmsNobody) {
+    caf::anon_send(engine(), SubscribeEvents{});
+    EXPECT_TRUE(pair_.a->probePeerAliveByID(pair_.segment));
+}
+
 TEST_F(ActorApiTest, RequestsThatAreOpenWhenTheEngineEndsAreAnswered) {
     Buffer large(64u << 20);
     Buffer target(64u << 20);
@@ -219,7 +224,11 @@ TEST_F(ActorApiTest, RequestsThatAreOpenWhenTheEngineEndsAreAnswered) {
         const auto request = makeRequest(Opcode::Write, pair_.segment, large.data(), target.address(), large.size());
         for (int i = 0; i < 8; ++i) {
             self->request(actor, kPatience, SubmitTransfers{{request}})
-                .then([&](const TransferReport&) { ++answered; }, [&](const caf::error&) { ++answered; });
+                .then([&](const TransferReport&) { ++answered; },
+                      [&](const caf::error& error) {
+                          EXPECT_EQ(fromCafError(error).code(), Code::Canceled) << fromCafError(error).toString();
+                          ++answered;
+                      });
             ++sent;
         }
     });
