@@ -40,7 +40,10 @@ LocalPublisher::~LocalPublisher() { reactor_.cancelTimer(timer_); }
 
 void LocalPublisher::publish(Reply reply) {
     wanted_ = true;
-    if (reply) waiting_.push_back(std::move(reply));
+    if (reply) {
+        was_refused_ = false;
+        waiting_.push_back(std::move(reply));
+    }
     publishWhenDue();
 }
 
@@ -62,7 +65,8 @@ void LocalPublisher::publishWhenDue() {
 
 /// False: there is a pause, or what changed was told and the record cannot be paid yet; then it comes back.
 bool LocalPublisher::isDue() {
-    if (!waiting_.empty() || !was_published_) return true;
+    if (!waiting_.empty()) return true;
+    if (!was_published_) return !was_refused_;
     const TimePoint now = reactor_.now();
     if (now < not_before_) {
         wakeAt(not_before_);
@@ -131,6 +135,7 @@ void LocalPublisher::finish(const Status& status) {
         was_published_ = true;
         last_problem_ = Code::Ok;
     }
+    was_refused_ = !status && !was_published_;
     running_ = false;
     // What came while the store was away is in its record as soon as the store is back, paid or not.
     if (wanted_ && (!status || reactor_.now() - began_ > kSlowWrite))

@@ -85,10 +85,13 @@ class LocalPublisher {
     bool wanted_ = false;         ///< Something changed since the last record began.
     bool running_ = false;        ///< A record is being written.
     bool was_published_ = false;  ///< The name was ours once.
-    TimePoint began_{};           ///< When the latest record began.
-    TimePoint not_before_{};      ///< The end of the pause.
-    double saved_ = kMostSaved;   ///< Bytes of records that can be paid.
-    TimePoint earned_at_{};       ///< Up to when the time has been counted.
+    /// Before the name was ever ours: only who asks for an answer has it written again. The engine that was refused has
+    /// given up, and must not take the name when its holder's lease ends.
+    bool was_refused_ = false;
+    TimePoint began_{};          ///< When the latest record began.
+    TimePoint not_before_{};     ///< The end of the pause.
+    double saved_ = kMostSaved;  ///< Bytes of records that can be paid.
+    TimePoint earned_at_{};      ///< Up to when the time has been counted.
     std::uint64_t earned_version_ = 0;
     std::size_t earned_regions_ = 0;
     std::uint64_t told_version_ = 0;  ///< The latest that was written or announced.

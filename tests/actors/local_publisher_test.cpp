@@ -76,7 +76,9 @@ class LocalPublishing : public testing::Test {
     }
     SegmentDesc stored() {
         std::optional<SegmentDesc> found;
-        store_.resolve("server", 1h, [&](const Result<SegmentDesc>& desc) { found = *desc; });
+        store_.resolve("server", 1h, [&](const Result<SegmentDesc>& desc) {
+            if (desc) found = *desc;
+        });
         reactor_.advance(1ms);
         return found.value_or(SegmentDesc{});
     }
@@ -218,6 +220,32 @@ TEST_F(LocalPublishing, AnErrorOfTheStoreIsTheAnswer) {
     reactor_.advance(1ms);
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->code(), Code::ConnectionLost);
+}
+
+TEST_F(LocalPublishing, WhoWasRefusedTheNameDoesNotTakeItLaterUnasked) {
+    InprocStore other(directory_);
+    ASSERT_TRUE(other.start(reactor_));
+    SegmentDesc theirs;
+    theirs.name = "server";
+    theirs.incarnation = Incarnation::random();
+    other.publish(theirs, 1h, [](const Status&) {});
+    reactor_.advance(1ms);
+    std::optional<Status> answer;
+    publisher_.publish([&](const Status& status) {
+        answer = status;
+        // As its lease ends just then.
+        directory_->loseRecords();
+    });
+    addRegion();  // Wanted, and not told to anybody.
+    reactor_.advance(1s);
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->code(), Code::AlreadyExists);
+    addRegion();
+    reactor_.advance(1s);
+    EXPECT_EQ(stored().incarnation, Incarnation{});
+    publisher_.publish([&](const Status& status) { answer = status; });
+    reactor_.advance(1s);
+    EXPECT_TRUE(*answer) << "who asks again is served";
 }
 
 TEST_F(LocalPublishing, AHolderWithoutAControlEndpointKeepsTheName) {
