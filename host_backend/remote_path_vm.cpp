@@ -119,8 +119,7 @@ Status RemotePath::vmError(int error, const WorkRequest& request) const {
                              ByteRange{request.remote, request.length}.toString();
     switch (error) {
         case EFAULT:
-            return {Code::AddressNotRegistered,
-                    what + ": registered, but not mapped, or not for this (EFAULT), there or here"};
+            return {Code::AccessDenied, what + ": registered, but not mapped, or not for this (EFAULT), there or here"};
         case ENOMEM: return errnoStatus(Code::ResourceExhausted, what, error);
         case ESRCH: return {Code::ConnectionLost, what + ": it has ended"};
         default: return errnoStatus(Code::ConnectionLost, what, error);
