@@ -91,10 +91,11 @@ class TransferEngine {
 
     // --- transports --------------------------------------------------------------------------------------------
 
-    /// "tcp", "rdma" or "null". The path within the process and to other processes of this host ("host") needs no
-    /// installation. `args` is reserved and must be null. AlreadyExists; NotFound lists the known names; the
-    /// transport's own error leaves nothing behind. Regions registered before become usable by it too. The pointer is
-    /// the engine's and says only that it is installed; it ends with uninstall.
+    /// "tcp", "rdma" or "null"; the last moves nothing and reports all as COMPLETED, to measure what the engine itself
+    /// costs, and is preferred to all others while it is installed. The path within the process and to other processes
+    /// of this host ("host") needs no installation. `args` is reserved and must be null. AlreadyExists; NotFound lists
+    /// the known names; the transport's own error leaves nothing behind. Regions registered before become usable by it
+    /// too. The pointer is the engine's and says only that it is installed; it ends with uninstall.
     Result<Transport*> installTransport(const std::string& proto, void** args = nullptr);
     /// Null when it is not installed.
     Transport* getTransport(const std::string& proto) const;

@@ -201,7 +201,7 @@ void RedisPublisher::written(const std::string& name, Record& record, const Resu
     if (reply->type == RedisReply::Type::Array && reply->elements.size() == 1 && reply->elements[0].isString())
         return forged(name, record, reply->elements[0].text);
     if (reply->type != RedisReply::Type::Integer || reply->integer != 1) {
-        const Status why = wrongReply(*reply, "1");
+        const Status why = wrongReply(*reply, "1").withContext("key '" + records_.key(name) + "'");
         if (isReadOnlyError(*reply)) client_.link().reconnect(why);
         return failed(name, record, why, true);
     }
