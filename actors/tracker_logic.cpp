@@ -725,10 +725,10 @@ TimePoint TrackerLogic::endOverdue(Batch& batch, TimePoint now, const Status& ca
 
 // --- unregister --------------------------------------------------------------------------------------------------
 
-std::vector<BatchID> TrackerLogic::batchesUsing(const ByteRange& range) const {
+std::vector<BatchID> TrackerLogic::batchesUsing(const RangeSet& ranges) const {
     std::vector<BatchID> users;
     forEachTask([&](const Batch& batch, std::uint32_t index) {
-        if (sourceOf(batch.task(index)).overlaps(range) && (users.empty() || users.back() != batch.id()))
+        if (ranges.overlaps(sourceOf(batch.task(index))) && (users.empty() || users.back() != batch.id()))
             users.push_back(batch.id());
     });
     return users;
@@ -737,14 +737,14 @@ std::vector<BatchID> TrackerLogic::batchesUsing(const ByteRange& range) const {
 void TrackerLogic::countUser(const Task& task, int change) {
     const ByteRange source = sourceOf(task);
     for (Wait& wait : waits_)
-        if (source.overlaps(wait.asked.range)) wait.users += static_cast<std::uint64_t>(change);
+        if (wait.asked.ranges.overlaps(source)) wait.users += static_cast<std::uint64_t>(change);
 }
 
 Status TrackerLogic::stillRegistered(const Task& task, std::uint64_t version) {
     const ByteRange source = sourceOf(task);
     const Status gone(Code::AddressNotRegistered, "source " + source.toString() + " was unregistered during submit");
     for (auto entry = awaited_.rbegin(); entry != awaited_.rend() && entry->version > version; ++entry)
-        if (entry->range.overlaps(source)) return gone;
+        if (entry->ranges.overlaps(source)) return gone;
     // Older than what is remembered: the current table decides, on the safe side.
     if (version < awaited_floor_)
         return region_map_.get().covers(source, false, task.opcode == Opcode::Read) ? Status::ok() : gone;
@@ -756,7 +756,7 @@ void TrackerLogic::onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now)
         // Unregistrations of several threads may arrive in another order than their versions.
         const auto after = std::upper_bound(awaited_.begin(), awaited_.end(), wait.version,
                                             [](std::uint64_t v, const Awaited& entry) { return v < entry.version; });
-        awaited_.insert(after, Awaited{wait.version, wait.range});
+        awaited_.insert(after, Awaited{wait.version, wait.ranges});
         if (awaited_.size() > kAwaitedKept) {
             awaited_floor_ = awaited_.front().version;
             awaited_.pop_front();
@@ -764,7 +764,7 @@ void TrackerLogic::onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now)
     }
     Wait& added = waits_.emplace_back(Wait{wait});
     forEachTask([&](const Batch& batch, std::uint32_t index) {
-        if (sourceOf(batch.task(index)).overlaps(wait.range)) ++added.users;
+        if (wait.ranges.overlaps(sourceOf(batch.task(index)))) ++added.users;
     });
     answerWaits(now);
     if (!waits_.empty()) scheduleWake(std::max(wait.deadline, now + kDeadlineGrain));
@@ -776,7 +776,7 @@ void TrackerLogic::answerWaits(TimePoint now) {
             ++wait;
             continue;
         }
-        wait->asked.reply(wait->users != 0 ? batchesUsing(wait->asked.range) : std::vector<BatchID>());
+        wait->asked.reply(wait->users != 0 ? batchesUsing(wait->asked.ranges) : std::vector<BatchID>());
         wait = waits_.erase(wait);
     }
 }

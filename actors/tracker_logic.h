@@ -128,7 +128,7 @@ class TrackerLogic {
     void sendResets();
     void activate(Batch& batch, std::uint32_t count);
     void deactivate(Batch& batch);
-    std::vector<BatchID> batchesUsing(const ByteRange& range) const;
+    std::vector<BatchID> batchesUsing(const RangeSet& ranges) const;
     /// The task counts from here on (1), or no more (-1), for those who wait until its source is idle.
     void countUser(const Task& task, int change);
     /// Ok unless the task's source, found registered at `version`, was declared idle for its unregistration since.
@@ -152,7 +152,7 @@ class TrackerLogic {
 
     struct Wait {
         AwaitSourceIdle asked;
-        std::uint64_t users = 0;  ///< Tasks that are not terminal with their source in the range.
+        std::uint64_t users = 0;  ///< Tasks that are not terminal with their source in the ranges.
     };
     std::vector<Wait> waits_;
 
@@ -160,7 +160,7 @@ class TrackerLogic {
     /// incomplete.
     struct Awaited {
         std::uint64_t version = 0;
-        ByteRange range;
+        RangeSet ranges;
     };
     std::deque<Awaited> awaited_;
     std::uint64_t awaited_floor_ = 0;

@@ -1010,6 +1010,23 @@ TEST_F(Tracker, AwaitSourceIdleNamesTheUsersAtItsDeadline) {
     EXPECT_THAT(*answer, testing::ElementsAre(id));
 }
 
+TEST_F(Tracker, AwaitSourceIdleOfSeveralRangesWaitsForTheUsersOfEach) {
+    const BatchID id = submit({spec(0, 64), spec(500, 64), spec(1000, 64)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 3u);
+    const auto base = reinterpret_cast<std::uint64_t>(memory_.data());
+    const RangeSet ranges({ByteRange{base + 1000, 100}, ByteRange{base, 100}});
+    std::optional<std::vector<BatchID>> answer;
+    tracker_.onAwaitSourceIdle({ranges, 0, kForever, [&](const auto& users) { answer = users; }}, now_);
+    succeed(flights[0]);
+    EXPECT_FALSE(answer);
+    succeed(flights[2]);
+    ASSERT_TRUE(answer) << "the one between them is in neither";
+    EXPECT_TRUE(answer->empty());
+    succeed(flights[1]);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
+}
+
 TEST_F(Tracker, AwaitSourceIdleOfAnUnusedRangeIsAnsweredAtOnce) {
     submit({spec(0, 64)});
     bool answered = false;
