@@ -69,8 +69,9 @@ class TransferEngine {
     ///     different ports are InvalidArgument.
     /// Errors: AlreadyExists (init was called), InvalidArgument, AlreadyExists also when the port is taken,
     /// ResourceExhausted (descriptors or threads refused), InvalidArgument for a cluster key that is too short or a key
-    /// file that others may read, or the store's: AlreadyExists naming the live engine that
-    /// has the name in the store; ConnectionRefused, Timeout, AccessDenied and the like when it cannot be used.
+    /// file that others may read, or for a call on a loop of another engine (in a metadata store's callback, say), or
+    /// the store's: AlreadyExists naming the live engine that has the name in the store; ConnectionRefused, Timeout,
+    /// AccessDenied and the like when it cannot be used.
     Status init(const std::string& metadata_conn, const std::string& local_server_name,
                 const std::string& ip_or_host = "", std::uint16_t rpc_port = 0);
 
