@@ -112,10 +112,13 @@ class TrackerLogic {
     /// The task will end with `cause` (its code decides the state) as soon as nothing of it is in flight; not before
     /// endDoomed, which every handler calls after it doomed the last one.
     void doom(Batch& batch, std::uint32_t index, const Status& cause);
+    /// doom of a task that no Nic and no owner refused, with how it stands in its history.
+    void giveUp(Batch& batch, std::uint32_t index, const Status& cause);
+    TaskHistory& historyOf(Task& task, std::uint32_t worker);
     void endDoomed();
     void doomPeer(std::uint32_t peer, const Status& cause);
     bool doomUnlessSendable(const PeerState& peer, const Run& run);
-    /// doom, and flush resets the paths that carry it.
+    /// giveUp, and flush resets the paths that carry it.
     void cancel(Batch& batch, std::uint32_t index, const Status& cause);
     TimePoint endOverdue(Batch& batch, TimePoint now, const Status& cause);
     void resetPathsOf(const Task& task, const Status& cause);

@@ -169,11 +169,13 @@ class TransferEngine {
     /// PeerDown (also when the connection ends meanwhile), Timeout, StaleIncarnation (restarted), StaleHandle,
     /// CapacityExceeded (too many probes of this peer wait).
     Status probePeerAliveByID(SegmentID segment, std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
-    /// Which transport carries what goes to a segment, by which Nics, and why not a better one. StaleHandle.
+    /// Which transport carries what goes to a segment, by which Nics, why not a better one, which follow while it is
+    /// lost, and how the segment's owner stands. StaleHandle.
     Result<RouteExplanation> explainSegment(SegmentID segment);
     /// The same of one task: its transports and Nics are those that carried it, of one that runs its segment's. With
     /// what did not go smoothly, in order: what came back from which Nic and why, how long until it was sent again,
-    /// what arrived by whom. StaleHandle (batch, or the segment is closed); InvalidArgument.
+    /// what arrived by whom; and of one that the engine ended (a deadline, a lost peer) how it stood at that moment.
+    /// StaleHandle (batch, or the segment is closed); InvalidArgument.
     Result<RouteExplanation> explain(BatchID batch, std::size_t task);
     /// location -> (preferred, available) devices of this machine.
     PriorityMatrix getLocalTopology() const;

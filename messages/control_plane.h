@@ -70,7 +70,8 @@ struct ExplainSegment {
     /// The workers that carried a task, as in Task::workers: the answer names their Nics. None: it is about the
     /// segment.
     std::optional<std::uint64_t> carriers;
-    TaskHistory history;  ///< Of that task, to be put into words.
+    TaskHistory history;       ///< Of that task, to be put into words.
+    std::uint64_t length = 0;  ///< Of that task, bytes.
     std::function<void(Result<RouteExplanation>)> reply;
 };
 
