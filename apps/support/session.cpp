@@ -258,9 +258,10 @@ Status Session::installTransports(const EngineArguments& arguments) {
     // It listens on every RDMA address of the machine, so who serves this machine alone does without.
     const auto own = engine_->getSegmentDescByID(kLocalSegmentID);
     if (arguments.serves && (!own || scopeOf((*own)->control.host) == AddressScope::Loopback)) return Status::ok();
+    without_rdma_ = engine_->installTransport("rdma").status();
     // Most machines have no such device, and that is no news.
-    if (auto rdma = engine_->installTransport("rdma"); !rdma && rdma.status().code() != Code::TransportMissing)
-        log_->warn("goes without rdma: {}", rdma.status().toString());
+    if (!without_rdma_ && without_rdma_.code() != Code::TransportMissing)
+        log_->warn("goes without rdma: {}", without_rdma_.toString());
     return Status::ok();
 }
 

@@ -81,6 +81,8 @@ class Session {
     Result<Target> openTarget(const std::string& name);
     /// The transport that carries what goes to `target`: "tcp"; "host, then tcp" when it is another than at first.
     std::string transportUsed(const Target& target);
+    /// Why rdma was left out where every transport was to be installed; Ok: it was not.
+    const Status& withoutRdma() const { return without_rdma_; }
     /// The status of a transfer of this session; a deadline that passed with which one it was.
     Status explained(const Status& status) const;
 
@@ -91,6 +93,7 @@ class Session {
     /// Of a segment, now; empty: none reaches it.
     std::string transportTo(SegmentID segment);
     Logger log_;
+    Status without_rdma_;
     std::chrono::milliseconds transfer_timeout_{};
     std::vector<MappedMemory> memory_;
     std::unique_ptr<TransferEngine> engine_;
