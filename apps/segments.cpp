@@ -383,6 +383,7 @@ Status checkOptions(const SegmentsOptions& options) {
     if (isP2p(options.metadata))
         return {Code::InvalidArgument, "with p2p there is no store to look into; give --metadata redis://host:port"};
     if (options.watch && options.prune) return {Code::InvalidArgument, "--watch and --prune exclude each other"};
+    if (auto status = checkSettingFiles(config->config()); !status) return status;
     return makeStore(options.metadata, config->config(), makeSilentLogger()).status();
 }
 

@@ -47,6 +47,10 @@ void addEngineOptions(CLI::App& app, EngineArguments& arguments);
 /// connect to it, so it is called "COMMAND-HOST-PID" and listens to this machine alone. Others stay as they are.
 EngineArguments completed(EngineArguments arguments);
 
+/// InvalidArgument when a file that the settings name is missing, unreadable or no such thing: the cluster keys, the
+/// matrix of the topology. That of the store's password is looked at by who makes the store.
+Status checkSettingFiles(const Config& config);
+
 /// InvalidArgument when a setting, the metadata or the like of `arguments` can never work.
 Status checkEngineArguments(const EngineArguments& arguments);
 /// The same, for a command that compares what it moves with the segment `target`.

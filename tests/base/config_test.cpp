@@ -266,7 +266,7 @@ TEST(ConfigLoader, NamesTheFileThatItCannotUse) {
     EXPECT_THAT(missing.message(), HasSubstr("/nonexistent/troupe.json"));
     EXPECT_EQ(loader.loadFile(std::filesystem::temp_directory_path().string()).code(), Code::InvalidArgument);
     const SettingsFile large(std::string((1u << 20) + 1, ' '));
-    EXPECT_THAT(loader.loadFile(large.path()).message(), HasSubstr("longer than 1MiB"));
+    EXPECT_THAT(loader.loadFile(large.path()).message(), HasSubstr("more than 1MiB"));
 }
 
 // --- environment -----------------------------------------------------------------------------------------------
