@@ -511,7 +511,25 @@ TEST(TopoCommand, AFileOverridesTheMatrixOrIsRefusedWithItsName) {
     EXPECT_NE(refused.code, 0);
     EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("topology.matrix"), HasSubstr("'cpu:0' has no two lists")));
     const auto missing = topoOf(tree, {"--set", "topology.matrix=/nowhere.json"});
-    EXPECT_THAT(missing.err, HasSubstr("/nowhere.json: No such file"));
+    EXPECT_EQ(missing.code, 2);
+    EXPECT_THAT(missing.err, AllOf(HasSubstr("'/nowhere.json': No such file"), HasSubstr("try: ")));
+}
+
+TEST(TopoCommand, ACopyThatIsNoneIsRefusedByItsName) {
+    const std::string file = testing::TempDir() + "troupe_sysfs_" + std::to_string(::getpid());
+    std::ofstream(file) << "no folder";
+    const std::pair<std::string, const char*> cases[] = {{"/nonexistent/sys", "there is no such directory"},
+                                                         {file, "it is no directory"},
+                                                         {"/dev", "no copy of a /sys"}};
+    for (const auto& [sysfs, why] : cases) {
+        const auto outcome = runTroupe({"topo", "--sysfs", sysfs, "--json"});
+        EXPECT_EQ(outcome.code, 2) << sysfs;
+        EXPECT_EQ(outcome.json()["ok"], false);
+        EXPECT_THAT(outcome.json()["error"]["message"].get<std::string>(),
+                    AllOf(HasSubstr("--sysfs '" + sysfs + "'"), HasSubstr(why)));
+        EXPECT_FALSE(outcome.json()["error"]["try"].is_null());
+    }
+    ::unlink(file.c_str());
 }
 
 TEST(TopoCommand, DrawsWithGraphvizOrSaysHowToGetIt) {
