@@ -122,6 +122,7 @@ std::string lastOf(const std::vector<std::string>& pci) { return pci.empty() ? "
 
 nlohmann::json toJson(const Picture& picture) {
     auto json = nlohmann::json::object();
+    json["ok"] = true;
     json["origin"] = picture.local.origin;
     auto& object = json["priority_matrix"] = nlohmann::json::object();
     // The form that segment descriptors have: location -> [[preferred], [available]].
