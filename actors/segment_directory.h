@@ -79,8 +79,8 @@ class SegmentDirectory final : public HostedActor {
         std::shared_ptr<const Peer> peer;  ///< Null until described.
         Routing routing;
         PeerState state = PeerState::Unknown;
-        TimePoint heard{};       ///< When its control connection last brought something about it.
-        Status trouble;          ///< Why that was lost, or not made, the last time.
+        TimePoint heard{};  ///< When its control connection last brought something about it.
+        Status trouble;     ///< Why that was lost, or not made, the last time.
         TimePoint troubled_at{};
         std::vector<Waiter> opening;
         std::vector<Waiter> syncing;

@@ -703,8 +703,8 @@ void TrackerLogic::sendResets() {
         // What it was for may be back by now.
         const Path* path = pathOf(reset.peer, reset.worker);
         if (path == nullptr || path->flights == 0) continue;
-        output_.sendReset(reset.worker,
-                          ResetPath{reset.peer, Status(Code::PathReset, "its path was ended: " + reset.cause.toString())});
+        output_.sendReset(reset.worker, ResetPath{reset.peer, Status(Code::PathReset,
+                                                                     "its path was ended: " + reset.cause.toString())});
     }
     resets_.clear();
 }

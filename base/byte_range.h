@@ -37,8 +37,8 @@ struct ByteRange {
 class RangeSet {
   public:
     RangeSet() = default;
-    // Implicit, so that who has one range gives it as it is.
-    RangeSet(const ByteRange& range) : RangeSet(std::vector<ByteRange>{range}) {}  // NOLINT(google-explicit-constructor)
+    // Implicit, so that who has one range gives it as it is. NOLINTNEXTLINE(google-explicit-constructor)
+    RangeSet(const ByteRange& range) : RangeSet(std::vector<ByteRange>{range}) {}
     /// In any order; those that touch or overlap become one, and empty ones are left out.
     explicit RangeSet(std::vector<ByteRange> ranges);
 

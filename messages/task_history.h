@@ -71,9 +71,9 @@ struct TaskHistory {
     /// How the task stood when its tracker ended it, and no Nic had refused it.
     struct Ending {
         Status cause;
-        std::uint64_t arrived = 0;    ///< Bytes.
-        std::uint32_t flights = 0;    ///< Out with workers; what comes back of them are attempts.
-        std::uint64_t lost = 0;       ///< Workers whose path to the peer was lost, as in Task::workers.
+        std::uint64_t arrived = 0;  ///< Bytes.
+        std::uint32_t flights = 0;  ///< Out with workers; what comes back of them are attempts.
+        std::uint64_t lost = 0;     ///< Workers whose path to the peer was lost, as in Task::workers.
         std::uint16_t retries_left = 0;
     };
 
