@@ -35,6 +35,22 @@ Status noMemoryFor(const std::string& what, std::size_t bytes, const char* remed
                                                remedy + ", or give the process more memory (ulimit -v, its cgroup)");
 }
 
+std::string milliseconds(Duration span) {
+    return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(span).count()) + " ms";
+}
+
+std::string describe(const RouteExplanation::Ending& ending) {
+    std::string text = "ended: " + ending.cause.toString();
+    if (!ending.sent) {
+        text += "; nothing of its " + std::to_string(ending.length) + " bytes had been sent";
+    } else {
+        text += "; " + std::to_string(ending.arrived) + " of " + std::to_string(ending.length) +
+                " bytes had arrived, parts under way: " + std::to_string(ending.under_way);
+    }
+    for (std::size_t i = 0; i < ending.lost.size(); ++i) text += (i == 0 ? "; lost by then: " : ", ") + ending.lost[i];
+    return text + "; retries left: " + std::to_string(ending.retries_left);
+}
+
 // A free waits so long for a tracker that has shown a batch's last task as terminal and not counted it yet. It is a few
 // instructions away; one that was ended by an exception in between never comes.
 constexpr auto kCountedWithin = std::chrono::seconds(2);
@@ -65,6 +81,23 @@ const char* toString(TransferStatusEnum s) {
     return "UNKNOWN";
 }
 
+const char* toString(PeerState s) {
+    switch (s) {
+        case PeerState::Unknown: return "unknown";
+        case PeerState::Connecting: return "connecting";
+        case PeerState::Up: return "up";
+        case PeerState::Suspect: return "suspect";
+        case PeerState::Down: return "down";
+    }
+    return "unknown";
+}
+
+std::string RouteExplanation::Owner::toString() const {
+    std::string text = std::string(troupe::toString(state)) + ", last heard of " + milliseconds(silent) + " ago";
+    if (!trouble) text += "; " + milliseconds(trouble_since) + " ago: " + trouble.toString();
+    return text;
+}
+
 std::string RouteExplanation::toString() const {
     std::string text = transport.empty() ? "no transport" : transport;
     const auto name = [&text](const std::vector<std::string>& all) {
@@ -85,6 +118,8 @@ std::string RouteExplanation::toString() const {
         text += (arrived ? ", the first after " : "; sent again after ") + std::to_string(pause.count()) + " us";
     }
     if (attempts_left_out != 0) text += "\n  and " + std::to_string(attempts_left_out) + " more";
+    if (ending) text += "\n  " + describe(*ending);
+    if (owner && (ending || owner->state != PeerState::Up)) text += "\n  its owner is " + owner->toString();
     return text;
 }
 

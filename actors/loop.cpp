@@ -126,6 +126,8 @@ bool Loop::inboxEmpty() const {
 
 bool Loop::onTurn() const { return current_loop == this; }
 
+bool Loop::onSomeTurn() { return current_loop != nullptr; }
+
 // --- life --------------------------------------------------------------------------------------------------------
 
 Loop::Loop(caf::actor_system& system, Options options)

@@ -84,6 +84,8 @@ class Loop : public Reactor {
     void removePollable(Pollable* pollable);
     /// True when the calling thread holds the turn.
     bool onTurn() const;
+    /// True when it holds the turn of a loop, whosever.
+    static bool onSomeTurn();
 
     // --- callers' threads -----------------------------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ void PeerMonitor::trouble(const Status& why) {
         why.code() == Code::ProtocolError || why.code() == Code::ConnectionLost || why.code() == Code::Timeout;
     if (std::exchange(greeting_, false) && answering_.isNull() && odd)
         cause = Status(cause.code(), cause.message() + kStranger);
-    answerAll(cause.code() == Code::StaleIncarnation ? cause : Status(Code::PeerDown, cause.toString()));
+    answerAll(cause.code() == Code::StaleIncarnation ? cause : cause.withCode(Code::PeerDown));
     const bool was_up = state_ == PeerState::Up || state_ == PeerState::Suspect;
     const bool ended = why.code() == Code::PeerDown || why.code() == Code::StaleIncarnation;
     state_ = was_up && !ended && failures_ < kFailuresUntilDown ? PeerState::Suspect : PeerState::Down;

@@ -77,8 +77,11 @@ void RouteSearch::take(const Status& answer, bool at_once) {
     }
     const bool might = installed.transport->reaches(*peer_).isOk();
     if (might) route_.unsettled = route_.unsettled || isPassing(answer);
-    // That a worse one would not do is no news.
-    if (!preferred) return;
+    // That a worse one would not do is no news, but for who asks.
+    if (!preferred) {
+        explanation.refused_next.push_back({name, answer});
+        return;
+    }
     if (might) route_.tried = name + ": " + answer.message();
     explanation.refused.push_back({name, answer});
 }

@@ -317,6 +317,7 @@ void SegmentDirectory::described(const PeerDescribed& event) {
     // A monitor that was told to end, because the store named another incarnation, may still have said this.
     if (!entry->expect.isNull() && event.desc->incarnation != entry->expect) return;
     entry->looked_again = false;
+    entry->heard = loop().now();
     if (store_ && !event.name.empty() && event.name != entry->name) {
         // Two names, one endpoint: the record is of somebody else.
         const Status other(Code::StaleIncarnation,
@@ -370,8 +371,15 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
     answer(entry->syncing, event.cause);
     const bool went_down = event.state == PeerState::Down && entry->state != PeerState::Down;
     entry->state = event.state;
+    entry->trouble = event.cause;
+    entry->troubled_at = loop().now();
     if (went_down && entry->peer) {
-        tellDataPlane(DropPeer{event.index, Status(Code::PeerDown, event.cause.toString()), false});
+        const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(entry->troubled_at - entry->heard);
+        const Status down = event.cause.withCode(Code::PeerDown);
+        tellDataPlane(DropPeer{
+            event.index,
+            Status(down.code(), down.message() + "; last heard of " + std::to_string(silent.count()) + " ms before"),
+            false});
         announce(*entry, PeerState::Down, event.cause);
     }
     // The store may know its successor, now or after a while; with p2p the monitor finds it at the same endpoint.
@@ -565,25 +573,58 @@ void SegmentDirectory::explain(const ExplainSegment& request) {
         }
         explanation.attempts.push_back(std::move(named));
     }
+    if (request.history.ending) explanation.ending = describeEnding(request);
+    if (entry != nullptr) explanation.owner = describeOwner(*entry);
     request.reply(std::move(explanation));
 }
 
-/// Puts those that carried a task in the place of those that may. The route may have changed since.
-void SegmentDirectory::nameCarriers(std::uint64_t carriers, RouteExplanation& explanation) const {
+/// The Nics of some workers, as in Task::workers, by transport, best first.
+std::vector<RouteExplanation::Way> SegmentDirectory::waysOf(std::uint64_t workers) const {
     std::vector<RouteExplanation::Way> ways;
     for (const InstalledTransport& installed : transports_) {
         RouteExplanation::Way way{installed.transport->name(), {}};
         for (std::size_t i = 0; i < installed.workers.size(); ++i)
-            if ((carriers >> std::min<std::uint32_t>(installed.workers[i], 63) & 1) != 0)
+            if ((workers >> std::min<std::uint32_t>(installed.workers[i], 63) & 1) != 0)
                 way.nics.push_back(installed.nics[i]);
         if (!way.nics.empty()) ways.push_back(std::move(way));
     }
+    return ways;
+}
+
+/// Puts those that carried a task in the place of those that may. The route may have changed since.
+void SegmentDirectory::nameCarriers(std::uint64_t carriers, RouteExplanation& explanation) const {
+    std::vector<RouteExplanation::Way> ways = waysOf(carriers);
     explanation.nics.clear();
     explanation.then.clear();
+    explanation.refused_next.clear();
     if (ways.empty()) return;
     explanation.transport = std::move(ways.front().transport);
     explanation.nics = std::move(ways.front().nics);
     explanation.then.assign(std::make_move_iterator(ways.begin() + 1), std::make_move_iterator(ways.end()));
+}
+
+RouteExplanation::Ending SegmentDirectory::describeEnding(const ExplainSegment& request) const {
+    const TaskHistory::Ending& known = *request.history.ending;
+    RouteExplanation::Ending ending;
+    ending.cause = known.cause;
+    ending.length = request.length;
+    ending.arrived = known.arrived;
+    ending.under_way = known.flights;
+    ending.sent = known.arrived != 0 || known.flights != 0 || request.carriers.value_or(0) != 0;
+    for (const RouteExplanation::Way& way : waysOf(known.lost))
+        ending.lost.insert(ending.lost.end(), way.nics.begin(), way.nics.end());
+    ending.retries_left = known.retries_left;
+    return ending;
+}
+
+RouteExplanation::Owner SegmentDirectory::describeOwner(const Entry& entry) const {
+    const TimePoint now = loop().now();
+    RouteExplanation::Owner owner;
+    owner.state = entry.state;
+    owner.silent = now - entry.heard;
+    owner.trouble = entry.trouble;
+    if (!entry.trouble) owner.trouble_since = now - entry.troubled_at;
+    return owner;
 }
 
 /// Trackers first: what waits there must not go out any more; then the workers end what is on its way.
@@ -658,6 +699,7 @@ void SegmentDirectory::routeLocal() {
         // both ends are the same memory copies over its own source as it should.
         route.workers.resize(route.explanation.nics.size());
         route.explanation.then.clear();
+        route.explanation.refused_next.clear();
         local_route_ = route.explanation;
         useRoute(kLocalSegmentID, peer, route);
     });

@@ -79,6 +79,9 @@ class SegmentDirectory final : public HostedActor {
         std::shared_ptr<const Peer> peer;  ///< Null until described.
         Routing routing;
         PeerState state = PeerState::Unknown;
+        TimePoint heard{};  ///< When its control connection last brought something about it.
+        Status trouble;     ///< Why that was lost, or not made, the last time.
+        TimePoint troubled_at{};
         std::vector<Waiter> opening;
         std::vector<Waiter> syncing;
         Reactor::TimerId timer = 0;
@@ -134,6 +137,9 @@ class SegmentDirectory final : public HostedActor {
     void lookAgain(Entry& entry);
     void explain(const ExplainSegment& request);
     void nameCarriers(std::uint64_t carriers, RouteExplanation& explanation) const;
+    std::vector<RouteExplanation::Way> waysOf(std::uint64_t workers) const;
+    RouteExplanation::Ending describeEnding(const ExplainSegment& request) const;
+    RouteExplanation::Owner describeOwner(const Entry& entry) const;
     void tellDataPlane(const DropPeer& drop);
     void announce(const Entry& entry, PeerState state, const Status& cause);
 

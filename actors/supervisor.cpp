@@ -71,7 +71,7 @@ caf::behavior Supervisor::make_behavior() {
     return {
         [this](const InstallTransport& request) { install(request); },
         [this](const UninstallTransport& request) { uninstall(request); },
-        [this](const QuiesceRange& request) { quiesce(request); },
+        [this](const QuiesceRanges& request) { quiesce(request); },
         [this](const Shutdown& request) { shutDown(request); },
     };
 }
@@ -261,7 +261,7 @@ void Supervisor::tellDirectory() {
 
 // --- regions -----------------------------------------------------------------------------------------------------
 
-void Supervisor::quiesce(const QuiesceRange& request) {
+void Supervisor::quiesce(const QuiesceRanges& request) {
     struct Gather {
         std::size_t left;
         std::vector<BatchID> users;
@@ -270,7 +270,7 @@ void Supervisor::quiesce(const QuiesceRange& request) {
     // Trackers answer on their own loops; what they say is put together here. `self` keeps this actor's memory.
     const caf::strong_actor_ptr self(ctrl());
     for (const caf::actor& tracker : trackers_) {
-        send(tracker, AwaitSourceIdle{request.range, request.version, request.deadline,
+        send(tracker, AwaitSourceIdle{request.ranges, request.version, request.deadline,
                                       [this, self, gather, request, home = &loop()](const std::vector<BatchID>& users) {
                                           home->post([this, self, gather, request, users] {
                                               gather->users.insert(gather->users.end(), users.begin(), users.end());
@@ -284,18 +284,19 @@ void Supervisor::quiesce(const QuiesceRange& request) {
     }
 }
 
-void Supervisor::quiescePeers(const QuiesceRange& request) {
+void Supervisor::quiescePeers(const QuiesceRanges& request) {
     askWorkers(
         allWorkers(),
         [&](auto reply) {
-            return AwaitPeersIdle{request.range, request.deadline, std::move(reply)};
+            return AwaitPeersIdle{request.ranges, request.deadline, std::move(reply)};
         },
         [request, quarantine = plan_.quarantine, home = &loop()](const Status& held) {
             if (!held) return request.reply(askAgain(held));
             // No task and no peer uses it; what became of earlier tasks' buffers there is the last question. All of
             // them have ended, so nothing comes in any more.
-            const Status quarantined = quarantine->heldIn(request.range, home->now());
-            if (!quarantined) return request.reply(quarantined);
+            for (const ByteRange& range : request.ranges.ranges())
+                if (const Status quarantined = quarantine->heldIn(range, home->now()); !quarantined)
+                    return request.reply(quarantined);
             request.reply(std::vector<BatchID>());
         });
 }

@@ -72,8 +72,8 @@ class Supervisor final : public HostedActor {
     /// Calls `reached` once every tracker has handled what was sent to it before.
     void afterTrackers(std::function<void()> reached);
     void tellDirectory();
-    void quiesce(const QuiesceRange& request);
-    void quiescePeers(const QuiesceRange& request);
+    void quiesce(const QuiesceRanges& request);
+    void quiescePeers(const QuiesceRanges& request);
     void shutDown(const Shutdown& request);
     void releasePeers();
     void endActors();

@@ -151,7 +151,7 @@ void TrackerLogic::onDropPeer(const DropPeer& drop) {
 
 void TrackerLogic::doomPeer(std::uint32_t peer, const Status& cause) {
     forEachTask([&](Batch& batch, std::uint32_t index) {
-        if (batch.task(index).segment == peers_[peer].segment) doom(batch, index, cause);
+        if (batch.task(index).segment == peers_[peer].segment) giveUp(batch, index, cause);
     });
 }
 
@@ -164,7 +164,7 @@ bool TrackerLogic::doomUnlessSendable(const PeerState& peer, const Run& run) {
     if (sendable) return true;
     const Status missing(Code::TransportMissing, "no installed transport reaches segment '" + peer.peer->name +
                                                      "' any more; explainSegment says why");
-    for (std::uint32_t i = run.next; i < run.end; ++i) doom(*run.batch, i, missing);
+    for (std::uint32_t i = run.next; i < run.end; ++i) giveUp(*run.batch, i, missing);
     return false;
 }
 
@@ -213,7 +213,7 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
         if (task.deadline != kForever) {
             // Whatever the transport and its speed: what is too late before it begins moves no byte.
             if (task.deadline <= now) {
-                doom(batch, i, Status(Code::Timeout, "the deadline had passed before the transfer began"));
+                giveUp(batch, i, Status(Code::Timeout, "the deadline had passed before the transfer began"));
                 continue;
             }
             batch.active.earliest = std::min(batch.active.earliest, task.deadline);
@@ -538,17 +538,22 @@ std::string TrackerLogic::usedUp(const PeerState& peer) const {
            std::to_string(retries_.floor_per_second) + " bytes a second, retry_budget_floor)";
 }
 
-/// For explain.
-void TrackerLogic::note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident,
-                        const Status& cause) {
+/// It begins with what arrived so far: by `worker`, unless another did all.
+TaskHistory& TrackerLogic::historyOf(Task& task, std::uint32_t worker) {
     if (!task.history) {
         task.history = std::make_unique<TaskHistory>();
         // Until here nobody counted who carried what; mostly one did all.
         const auto only = static_cast<std::uint32_t>(std::countr_zero(task.workers));
         task.history->arrived(std::has_single_bit(task.workers) ? only : worker, task.confirmed, now_);
     }
+    return *task.history;
+}
+
+/// For explain.
+void TrackerLogic::note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident,
+                        const Status& cause) {
     const bool merged = failed.part.task_count > 1;
-    task.history->failed(worker, merged ? task.length : failed.part.length, cause, incident, now_);
+    historyOf(task, worker).failed(worker, merged ? task.length : failed.part.length, cause, incident, now_);
 }
 
 void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& failed) {
@@ -573,7 +578,11 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             task.error = refusalOfTask(task, failed.cause);
             task.refused_at = failed.part.remote;
         }
-        if (task.doomed != Code::Ok) continue;
+        if (task.doomed != Code::Ok) {
+            // What was out when it was given up.
+            if (task.history && task.history->ending) note(task, worker, failed, incident, failed.cause);
+            continue;
+        }
         const bool merged = failed.part.task_count > 1;
         const std::uint64_t offset = merged ? 0 : failed.part.remote - task.remote;
         const std::uint64_t limit = merged ? task.length : offset + failed.part.length;
@@ -645,6 +654,21 @@ void TrackerLogic::doom(Batch& batch, std::uint32_t index, const Status& cause) 
     task.doomed = cause.code();
     task.error = cause;
     doomed_.emplace_back(&batch, index);
+}
+
+void TrackerLogic::giveUp(Batch& batch, std::uint32_t index, const Status& cause) {
+    Task& task = batch.task(index);
+    if (task.doomed != Code::Ok) return;
+    // Who ended it himself knows why, and may end many.
+    if (cause.code() != Code::Canceled) {
+        TaskHistory::Ending ending{cause, task.confirmed, task.in_flight, 0, task.retries_left};
+        if (const PeerState* peer = peerOf(task))
+            for (const Path& path : peer->paths)
+                if (!path.retired && !path.usable) ending.lost |= workerBit(path.worker);
+        const auto first = static_cast<std::uint32_t>(std::countr_zero(task.workers));
+        historyOf(task, first).ending = std::move(ending);
+    }
+    doom(batch, index, cause);
 }
 
 void TrackerLogic::resetPathsOf(const Task& task, const Status& cause) {
@@ -722,7 +746,7 @@ void TrackerLogic::forEachTask(Visit&& visit) const {
 }
 
 void TrackerLogic::cancel(Batch& batch, std::uint32_t index, const Status& cause) {
-    doom(batch, index, cause);
+    giveUp(batch, index, cause);
     // Also of one that has failed in part: what is still out of it may never come back by itself.
     resetPathsOf(batch.task(index), cause);
 }
@@ -750,8 +774,8 @@ void TrackerLogic::sendResets() {
         // What it was for may be back by now.
         const Path* path = pathOf(reset.peer, reset.worker);
         if (path == nullptr || path->flights == 0) continue;
-        output_.sendReset(reset.worker,
-                          ResetPath{reset.peer, Status(Code::PathReset, "path reset: " + reset.cause.toString())});
+        output_.sendReset(reset.worker, ResetPath{reset.peer, Status(Code::PathReset,
+                                                                     "its path was ended: " + reset.cause.toString())});
     }
     resets_.clear();
 }
@@ -797,10 +821,10 @@ TimePoint TrackerLogic::endOverdue(Batch& batch, TimePoint now, const Status& ca
 
 // --- unregister --------------------------------------------------------------------------------------------------
 
-std::vector<BatchID> TrackerLogic::batchesUsing(const ByteRange& range) const {
+std::vector<BatchID> TrackerLogic::batchesUsing(const RangeSet& ranges) const {
     std::vector<BatchID> users;
     forEachTask([&](const Batch& batch, std::uint32_t index) {
-        if (sourceOf(batch.task(index)).overlaps(range) && (users.empty() || users.back() != batch.id()))
+        if (ranges.overlaps(sourceOf(batch.task(index))) && (users.empty() || users.back() != batch.id()))
             users.push_back(batch.id());
     });
     return users;
@@ -809,14 +833,14 @@ std::vector<BatchID> TrackerLogic::batchesUsing(const ByteRange& range) const {
 void TrackerLogic::countUser(const Task& task, int change) {
     const ByteRange source = sourceOf(task);
     for (Wait& wait : waits_)
-        if (source.overlaps(wait.asked.range)) wait.users += static_cast<std::uint64_t>(change);
+        if (wait.asked.ranges.overlaps(source)) wait.users += static_cast<std::uint64_t>(change);
 }
 
 Status TrackerLogic::stillRegistered(const Task& task, std::uint64_t version) {
     const ByteRange source = sourceOf(task);
     const Status gone(Code::AddressNotRegistered, "source " + source.toString() + " was unregistered during submit");
     for (auto entry = awaited_.rbegin(); entry != awaited_.rend() && entry->version > version; ++entry)
-        if (entry->range.overlaps(source)) return gone;
+        if (entry->ranges.overlaps(source)) return gone;
     // Older than what is remembered: the current table decides, on the safe side.
     if (version < awaited_floor_)
         return region_map_.get().covers(source, false, task.opcode == Opcode::Read) ? Status::ok() : gone;
@@ -828,7 +852,7 @@ void TrackerLogic::onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now)
         // Unregistrations of several threads may arrive in another order than their versions.
         const auto after = std::upper_bound(awaited_.begin(), awaited_.end(), wait.version,
                                             [](std::uint64_t v, const Awaited& entry) { return v < entry.version; });
-        awaited_.insert(after, Awaited{wait.version, wait.range});
+        awaited_.insert(after, Awaited{wait.version, wait.ranges});
         if (awaited_.size() > kAwaitedKept) {
             awaited_floor_ = awaited_.front().version;
             awaited_.pop_front();
@@ -836,7 +860,7 @@ void TrackerLogic::onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now)
     }
     Wait& added = waits_.emplace_back(Wait{wait});
     forEachTask([&](const Batch& batch, std::uint32_t index) {
-        if (sourceOf(batch.task(index)).overlaps(wait.range)) ++added.users;
+        if (wait.ranges.overlaps(sourceOf(batch.task(index)))) ++added.users;
     });
     answerWaits(now);
     if (!waits_.empty()) scheduleWake(std::max(wait.deadline, now + kDeadlineGrain));
@@ -848,7 +872,7 @@ void TrackerLogic::answerWaits(TimePoint now) {
             ++wait;
             continue;
         }
-        wait->asked.reply(wait->users != 0 ? batchesUsing(wait->asked.range) : std::vector<BatchID>());
+        wait->asked.reply(wait->users != 0 ? batchesUsing(wait->asked.ranges) : std::vector<BatchID>());
         wait = waits_.erase(wait);
     }
 }

@@ -113,10 +113,13 @@ class TrackerLogic {
     /// The task will end with `cause` (its code decides the state) as soon as nothing of it is in flight; not before
     /// endDoomed, which every handler calls after it doomed the last one.
     void doom(Batch& batch, std::uint32_t index, const Status& cause);
+    /// doom of a task that no Nic and no owner refused, with how it stands in its history.
+    void giveUp(Batch& batch, std::uint32_t index, const Status& cause);
+    TaskHistory& historyOf(Task& task, std::uint32_t worker);
     void endDoomed();
     void doomPeer(std::uint32_t peer, const Status& cause);
     bool doomUnlessSendable(const PeerState& peer, const Run& run);
-    /// doom, and flush resets the paths that carry it.
+    /// giveUp, and flush resets the paths that carry it.
     void cancel(Batch& batch, std::uint32_t index, const Status& cause);
     TimePoint endOverdue(Batch& batch, TimePoint now, const Status& cause);
     void resetPathsOf(const Task& task, const Status& cause);
@@ -131,7 +134,7 @@ class TrackerLogic {
     void sendResets();
     void activate(Batch& batch, std::uint32_t count);
     void deactivate(Batch& batch);
-    std::vector<BatchID> batchesUsing(const ByteRange& range) const;
+    std::vector<BatchID> batchesUsing(const RangeSet& ranges) const;
     /// The task counts from here on (1), or no more (-1), for those who wait until its source is idle.
     void countUser(const Task& task, int change);
     /// Ok unless the task's source, found registered at `version`, was declared idle for its unregistration since.
@@ -157,7 +160,7 @@ class TrackerLogic {
 
     struct Wait {
         AwaitSourceIdle asked;
-        std::uint64_t users = 0;  ///< Tasks that are not terminal with their source in the range.
+        std::uint64_t users = 0;  ///< Tasks that are not terminal with their source in the ranges.
     };
     std::vector<Wait> waits_;
 
@@ -165,7 +168,7 @@ class TrackerLogic {
     /// incomplete.
     struct Awaited {
         std::uint64_t version = 0;
-        ByteRange range;
+        RangeSet ranges;
     };
     std::deque<Awaited> awaited_;
     std::uint64_t awaited_floor_ = 0;

@@ -242,7 +242,7 @@ void WorkerLogic::onPathChange(const PathChange& change) {
 void WorkerLogic::abandon(const Status& cause) {
     // What another process holds it may hold on to when the Nic is gone.
     std::vector<Status> held;
-    for (const AwaitPeersIdle& wait : waits_) held.push_back(nic_->heldIn(wait.range));
+    for (const AwaitPeersIdle& wait : waits_) held.push_back(heldIn(wait.ranges));
     const Status any_held = nic_->heldIn(kEverything);
     if (holds_regions_) lookWhoHolds();
     if (!waits_.empty() || !close_waits_.empty()) noteHeld(kEverything, now_);
@@ -296,22 +296,39 @@ bool WorkerLogic::arm() {
 // --- unregister --------------------------------------------------------------------------------------------------
 
 void WorkerLogic::onAwaitPeersIdle(const AwaitPeersIdle& wait, TimePoint now) {
-    nic_->revokeIn(wait.range);
+    nic_->revokeIn(wait.ranges);
     waits_.push_back(wait);
     answerWaits(now);
 }
 
+bool WorkerLogic::servesPeerIn(const RangeSet& ranges) const {
+    // Mostly nobody works anywhere near, and one question tells.
+    if (!nic_->servesPeerIn(ranges.hull())) return false;
+    const auto all = ranges.ranges();
+    return std::any_of(all.begin(), all.end(), [this](const ByteRange& range) { return nic_->servesPeerIn(range); });
+}
+
+Status WorkerLogic::heldIn(const RangeSet& ranges) const {
+    if (const Status anywhere = nic_->heldIn(ranges.hull()); anywhere) return anywhere;
+    for (const ByteRange& range : ranges.ranges())
+        if (const Status held = nic_->heldIn(range); !held) return held;
+    return {};
+}
+
 void WorkerLogic::answerWaits(TimePoint now) {
     for (auto wait = waits_.begin(); wait != waits_.end();) {
-        if (nic_->servesPeerIn(wait->range)) {
+        if (servesPeerIn(wait->ranges)) {
             if (now < wait->deadline) {
                 ++wait;
                 continue;
             }
-            nic_->cutPeersIn(wait->range);
+            for (const ByteRange& range : wait->ranges.ranges())
+                if (nic_->servesPeerIn(range)) nic_->cutPeersIn(range);
         }
-        noteHeld(wait->range, now);
-        wait->reply(nic_->heldIn(wait->range));
+        const Status held = heldIn(wait->ranges);
+        if (!held)
+            for (const ByteRange& range : wait->ranges.ranges()) noteHeld(range, now);
+        wait->reply(held);
         wait = waits_.erase(wait);
     }
 }

@@ -81,6 +81,8 @@ class WorkerLogic {
     SliceReport& reportFor(std::uint32_t tracker);
     bool sendReports();
     void answerWaits(TimePoint now);
+    bool servesPeerIn(const RangeSet& ranges) const;
+    Status heldIn(const RangeSet& ranges) const;
     void noteHeld(const ByteRange& range, TimePoint now);
     void lookWhoHolds();
     void answerCloseWaits(TimePoint now);

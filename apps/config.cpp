@@ -30,7 +30,7 @@ Status showConfig(const CommonOptions& options, Console& console) {
         table.add({key.name, value, key.unit, key.range, origin, key.description});
     }
     if (options.json)
-        fmt::print(console.out, "{}\n", nlohmann::json{{"settings", list}}.dump(2));
+        fmt::print(console.out, "{}\n", nlohmann::json{{"ok", true}, {"settings", list}}.dump(2));
     else
         fmt::print(console.out, "{}", table.toString());
     return Status::ok();

@@ -60,7 +60,9 @@ Result<std::string> findTrace(const std::string& given) {
 }
 
 Status checkOptions(const DemoOptions& options) {
-    if (auto config = loadConfig(options.common); !config) return config.status();
+    const auto config = loadConfig(options.common);
+    if (!config) return config.status();
+    if (auto status = checkSettingFiles(config->config()); !status) return status;
     if (options.size < kLeastMemory)
         return {Code::InvalidArgument, fmt::format("--size {} is too little for the demo; give at least {}",
                                                    formatBytes(options.size), formatBytes(kLeastMemory))};

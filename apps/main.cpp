@@ -8,6 +8,7 @@
 #include "apps/bench.h"
 #include "apps/config.h"
 #include "apps/demo.h"
+#include "apps/explain.h"
 #include "apps/faults.h"
 #include "apps/replay.h"
 #include "apps/segments.h"
@@ -123,6 +124,7 @@ int run(int argc, char** argv) {
     addReplayCommand(app, chosen);
     addTraceGenCommand(app, chosen);
     addSegmentsCommand(app, chosen);
+    addExplainCommand(app, chosen);
     addSimCommand(app, chosen);
     addFaultsCommand(app, chosen);
     addSoakCommand(app, chosen);

@@ -166,7 +166,7 @@ Status listOnce(StoreSession& session, bool json, Console& console) {
     if (json) {
         auto list = nlohmann::json::array();
         for (const Shown& each : *all) list.push_back(toJson(each));
-        fmt::print(console.out, "{}\n", dump({{"segments", list}}, 2));
+        fmt::print(console.out, "{}\n", dump({{"ok", true}, {"segments", list}}, 2));
     } else if (all->empty()) {
         fmt::print(console.out, "no segments\n");
     } else {
@@ -261,9 +261,11 @@ class PruneReport {
     PruneReport(bool json, std::FILE* out) : json_(json), out_(out) {}
     void kept(const std::string& name, const std::string& why) { say(kept_, "kept   ", name, why); }
     void removed(const std::string& name, const std::string& why) { say(removed_, "removed", name, why); }
-    void end() const {
-        if (json_) fmt::print(out_, "{}\n", dump({{"removed", removed_}, {"kept", kept_}}, 2));
+    /// `ok`: nothing failed whose error is said after this.
+    void end(bool ok) const {
+        if (json_ && ok) fmt::print(out_, "{}\n", dump({{"ok", true}, {"removed", removed_}, {"kept", kept_}}, 2));
     }
+    nlohmann::json toJson() const { return {{"removed", removed_}, {"kept", kept_}}; }
 
   private:
     void say(nlohmann::json& list, const char* what, const std::string& name, const std::string& why) {
@@ -373,7 +375,8 @@ Status prune(StoreSession& session, const Config& config, bool json, Console& co
         // NotFound: its successor, or the end of the lease, was faster.
         if (!evicted && evicted.code() != Code::NotFound) worst = evicted;
     }
-    report.end();
+    report.end(worst.isOk());
+    if (!worst && console.partial != nullptr) *console.partial = report.toJson();
     return worst;
 }
 
@@ -383,6 +386,7 @@ Status checkOptions(const SegmentsOptions& options) {
     if (isP2p(options.metadata))
         return {Code::InvalidArgument, "with p2p there is no store to look into; give --metadata redis://host:port"};
     if (options.watch && options.prune) return {Code::InvalidArgument, "--watch and --prune exclude each other"};
+    if (auto status = checkSettingFiles(config->config()); !status) return status;
     return makeStore(options.metadata, config->config(), makeSilentLogger()).status();
 }
 

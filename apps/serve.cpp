@@ -69,7 +69,7 @@ Status serve(const ServeOptions& options, Console& console) {
     const auto address = reinterpret_cast<std::uint64_t>(memory->data());
     if (options.engine.common.json) {
         const nlohmann::json line = {
-            {"segment", engine.localSegmentName()}, {"addr", address}, {"length", memory->size()}};
+            {"ok", true}, {"segment", engine.localSegmentName()}, {"addr", address}, {"length", memory->size()}};
         fmt::print(console.out, "{}\n", line.dump());
     } else {
         fmt::print(console.out, "serving {} at {} as segment {}; {} to stop\n", formatBytes(memory->size()),

@@ -122,6 +122,7 @@ std::string lastOf(const std::vector<std::string>& pci) { return pci.empty() ? "
 
 nlohmann::json toJson(const Picture& picture) {
     auto json = nlohmann::json::object();
+    json["ok"] = true;
     json["origin"] = picture.local.origin;
     auto& object = json["priority_matrix"] = nlohmann::json::object();
     // The form that segment descriptors have: location -> [[preferred], [available]].
@@ -177,6 +178,24 @@ Status showTopology(const TopoOptions& options, Console& console) {
     return Status::ok();
 }
 
+/// A copy that is not there, or is of something else, would be an empty picture.
+Status checkOptions(const TopoOptions& options) {
+    const auto config = loadConfig(options.common);
+    if (!config) return config.status();
+    std::error_code error;
+    const std::filesystem::path sysfs(options.sysfs);
+    if (!std::filesystem::is_directory(sysfs, error))
+        return {
+            Code::InvalidArgument,
+            fmt::format("--sysfs '{}': {}", options.sysfs,
+                        std::filesystem::exists(sysfs, error) ? "it is no directory" : "there is no such directory")};
+    if (!std::filesystem::is_directory(sysfs / "class", error) &&
+        !std::filesystem::is_directory(sysfs / "devices", error))
+        return {Code::InvalidArgument,
+                fmt::format("--sysfs '{}' has neither class nor devices, so it is no copy of a /sys", options.sysfs)};
+    return checkSettingFiles(config->config());
+}
+
 }  // namespace
 
 void addTopoCommand(CLI::App& app, ChosenCommand& chosen) {
@@ -189,7 +208,7 @@ void addTopoCommand(CLI::App& app, ChosenCommand& chosen) {
     command->callback([options, &chosen] {
         chosen.name = "topo";
         chosen.json = options->common.json;
-        chosen.check = [options] { return loadConfig(options->common).status(); };
+        chosen.check = [options] { return checkOptions(*options); };
         chosen.run = [options](Console& console) { return showTopology(*options, console); };
     });
 }

@@ -46,7 +46,8 @@ Status generate(const TraceGenOptions& options, Console& console) {
     if (!file)
         return {Code::InvalidArgument, fmt::format("cannot write '{}': {}", options.output, std::strerror(errno))};
     if (options.common.json) {
-        const nlohmann::json report = {{"output", options.output},
+        const nlohmann::json report = {{"ok", true},
+                                       {"output", options.output},
                                        {"requests", trace.size()},
                                        {"blocks", blocks},
                                        {"distinct_blocks", distinct.size()}};

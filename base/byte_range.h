@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -28,6 +31,29 @@ struct ByteRange {
 
     /// "[0x7f00, 0x8000)".
     std::string toString() const;
+};
+
+/// Ranges that are asked about together. Immutable, and cheap to copy. None of them may wrap.
+class RangeSet {
+  public:
+    RangeSet() = default;
+    // Implicit, so that who has one range gives it as it is. NOLINTNEXTLINE(google-explicit-constructor)
+    RangeSet(const ByteRange& range) : RangeSet(std::vector<ByteRange>{range}) {}
+    /// In any order; those that touch or overlap become one, and empty ones are left out.
+    explicit RangeSet(std::vector<ByteRange> ranges);
+
+    /// In order of address.
+    std::span<const ByteRange> ranges() const {
+        return ranges_ ? std::span<const ByteRange>(*ranges_) : std::span<const ByteRange>();
+    }
+    /// True when a byte of `range`, which must not wrap, is in one of them. Takes a time that grows with the logarithm
+    /// of their number.
+    bool overlaps(const ByteRange& range) const;
+    /// From the first byte to the last; empty when there is none.
+    ByteRange hull() const;
+
+  private:
+    std::shared_ptr<const std::vector<ByteRange>> ranges_;
 };
 
 }  // namespace troupe

@@ -1,9 +1,7 @@
 #include "base/config.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <set>
@@ -14,6 +12,7 @@
 
 #include "base/config_units.h"
 #include "base/nearest_name.h"
+#include "base/small_file.h"
 
 namespace troupe {
 
@@ -408,18 +407,10 @@ const std::vector<ConfigKey>& ConfigLoader::schema() {
 
 Status ConfigLoader::loadFile(const std::string& path) {
     const std::string origin = "file " + path;
-    std::ifstream file(path, std::ios::binary);
-    if (!file) {
-        const int error = errno;
-        return {Code::InvalidArgument, origin + ": " + std::system_category().message(error)};
-    }
-    std::string text(kMaxFileBytes + 1, '\0');
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    if (file.bad()) return {Code::InvalidArgument, origin + ": cannot be read"};
-    text.resize(static_cast<std::size_t>(file.gcount()));
-    if (text.size() > kMaxFileBytes)
-        return {Code::InvalidArgument, origin + ": longer than " + formatBytes(kMaxFileBytes)};
-    return loadJson(text, origin);
+    const auto text = readSmallFile(path, kMaxFileBytes);
+    if (!text) return text.status().withContext(origin);
+    if (text->empty()) return {Code::InvalidArgument, origin + ": it is empty; {} would be no settings"};
+    return loadJson(*text, origin);
 }
 
 Status ConfigLoader::loadJson(std::string_view text, const std::string& origin) {

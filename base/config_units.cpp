@@ -20,20 +20,23 @@ struct Unit {
 constexpr std::uint64_t kKilo = 1'000;
 constexpr std::uint64_t kMega = 1'000'000;
 constexpr std::uint64_t kGiga = 1'000'000'000;
+constexpr std::uint64_t kTera = 1'000'000'000'000;
 constexpr std::uint64_t kKibi = 1ull << 10;
 constexpr std::uint64_t kMebi = 1ull << 20;
 constexpr std::uint64_t kGibi = 1ull << 30;
 constexpr std::uint64_t kTebi = 1ull << 40;
 
-constexpr std::array<Unit, 12> kByteUnits{{
+constexpr std::array<Unit, 14> kByteUnits{{
     {"", 1},
     {"B", 1},
     {"K", kKilo},
     {"M", kMega},
     {"G", kGiga},
+    {"T", kTera},
     {"KB", kKilo},
     {"MB", kMega},
     {"GB", kGiga},
+    {"TB", kTera},
     {"KiB", kKibi},
     {"MiB", kMebi},
     {"GiB", kGibi},

@@ -56,6 +56,11 @@ Status Status::withContext(std::string_view context) const {
     return Status(code(), std::string(context) + ": " + message());
 }
 
+Status Status::withCode(Code code) const {
+    if (isOk() || code == this->code()) return *this;
+    return Status(code, toString());
+}
+
 void abortForLackOfValue(const Status& status) {
     // The program ends here, and no Logger is at hand.
     std::fprintf(stderr, "troupe: value() of a Result that has none: %s\n", status.toString().c_str());

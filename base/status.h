@@ -60,6 +60,9 @@ class [[nodiscard]] Status {
     std::string toString() const;
     /// The same status with `context` and ": " before its message; Ok stays Ok.
     Status withContext(std::string_view context) const;
+    /// The same said with another code: its own code's name comes before the message, unless it is that code already.
+    /// Ok stays Ok.
+    Status withCode(Code code) const;
 
   private:
     struct State {

@@ -45,8 +45,12 @@ Status EngineCore::usable() const {
 }
 
 Status EngineCore::mayWait() const {
-    return onAnyTurn() ? Status(Code::InvalidArgument, "a blocking call on a loop of the engine would stop it")
-                       : Status::ok();
+    if (!Loop::onSomeTurn()) return Status::ok();
+    if (onAnyTurn()) return {Code::InvalidArgument, "a blocking call on a loop of the engine would stop it"};
+    // That one may be who is waited for: as the peer, or as the owner of a name in the store.
+    return {Code::InvalidArgument,
+            "a blocking call on a loop of another engine of this process would stop that one; make it from a thread "
+            "of your own"};
 }
 
 bool EngineCore::onAnyTurn() const {

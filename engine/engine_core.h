@@ -45,13 +45,13 @@ class EngineCore {
     Status usable() const;
 
     /// Asks an actor and waits: `build(reply)` makes the message. Answer is Status or a Result. Canceled when the
-    /// engine ends meanwhile. InvalidArgument on a loop's turn, where waiting would stop the engine.
+    /// engine ends meanwhile. InvalidArgument on a loop's turn, where waiting would stop an engine.
     template <class Answer, class Build>
     Answer ask(const caf::actor& actor, Build&& build);
 
     /// The loop on whose turn the calling thread is, if any.
     bool onAnyTurn() const;
-    /// InvalidArgument on a turn of one of the loops, which a call that waits would stop.
+    /// InvalidArgument on a turn of one of the loops, or of another engine's, which a call that waits would stop.
     Status mayWait() const;
 
     EngineOptions options;

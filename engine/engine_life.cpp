@@ -116,6 +116,10 @@ TransferEngine::~TransferEngine() {
 Status TransferEngine::init(const std::string& metadata_conn, const std::string& local_server_name,
                             const std::string& ip_or_host, std::uint16_t rpc_port) {
     EngineCore& core = *core_;
+    // Without a look at this engine's own loops, which another thread may be making.
+    if (Loop::onSomeTurn())
+        return Status(Code::InvalidArgument,
+                      "init waits, and on a loop of an engine would stop that one; call it from a thread of your own");
     const std::lock_guard lock(core.life_mutex);
     if (!core.init_failed)
         return Status(

@@ -1,6 +1,7 @@
 // TransferEngine: registering memory.
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -85,6 +86,57 @@ Status registerOne(EngineCore& core, Region wanted, bool update_metadata) {
     return Status::ok();
 }
 
+// Regions that are unregistered in one round of questions to the data loops. It is what makes many regions cheap, and
+// is bounded because trackers remember the ranges for a while.
+constexpr std::size_t kUnregisteredAtOnce = 1024;
+
+/// Waits until nobody uses closing regions; makes them visible again where that cannot be.
+Status quiesce(EngineCore& core, const std::vector<Region>& regions) {
+    std::vector<ByteRange> ranges;
+    ranges.reserve(regions.size());
+    for (const Region& region : regions) ranges.push_back(region.range);
+    const auto users = core.ask<Result<std::vector<BatchID>>>(core.supervisor, [&](auto reply) {
+        return QuiesceRanges{RangeSet(std::move(ranges)), core.regions.regions().version(),
+                             Clock::now() + core.settings().unregister_timeout, std::move(reply)};
+    });
+    if (users && users->empty()) return Status::ok();
+    for (const Region& region : regions) core.regions.cancelRemoval(region.id);
+    if (!users) return users.status();
+    std::string names;
+    for (const BatchID batch : *users) names += (names.empty() ? "" : ", ") + std::to_string(batch);
+    return {Code::BatchBusy, "region " + regions.front().range.toString() + " is still used by batch " + names +
+                                 " after unregister_timeout"};
+}
+
+struct Unregistered {
+    Status status;
+    bool changed = false;  ///< The region is gone for users and peers, even where the status is not Ok.
+};
+
+Unregistered unregisterOne(EngineCore& core, std::uint64_t first) {
+    if (const Status may = core.mayWait(); !may) return {may};
+    const auto region = core.regions.beginRemoval(first);
+    if (!region) return {region.status()};
+    if (const Status idle = quiesce(core, {*region}); !idle) return {idle};
+    const std::shared_lock lock(core.transports_mutex);
+    return {forget(core, *region), true};
+}
+
+/// Unregisters the first of these regions, and returns how many: all of them, or fewer (none at all where one of them
+/// is in use) when something is wrong with one. The others are as they were.
+std::size_t unregisterTogether(EngineCore& core, std::span<const std::uint64_t> firsts) {
+    if (!core.mayWait()) return 0;
+    std::vector<Region> regions;
+    const Status refused = core.regions.beginRemoval(firsts, regions);
+    if (!refused && regions.empty()) return 0;
+    if (!quiesce(core, regions)) return 0;
+    const std::shared_lock lock(core.transports_mutex);
+    std::size_t gone = 0;
+    while (gone < regions.size() && forget(core, regions[gone])) ++gone;
+    for (std::size_t i = gone; i < regions.size(); ++i) core.regions.cancelRemoval(regions[i].id);
+    return gone;
+}
+
 }  // namespace
 
 Status TransferEngine::registerLocalMemory(void* addr, std::size_t length, const std::string& location,
@@ -126,33 +178,39 @@ Status TransferEngine::registerLocalMemoryBatch(const std::vector<BufferEntry>& 
 Status TransferEngine::unregisterLocalMemory(void* addr, bool update_metadata) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
-    const auto region = core.regions.beginRemoval(reinterpret_cast<std::uint64_t>(addr));
-    if (!region) return region.status();
-    const auto users = core.ask<Result<std::vector<BatchID>>>(core.supervisor, [&](auto reply) {
-        return QuiesceRange{region->range, core.regions.regions().version(),
-                            Clock::now() + core.settings().unregister_timeout, std::move(reply)};
-    });
-    if (!users || !users->empty()) {
-        core.regions.cancelRemoval(region->id);
-        if (!users) return users.status();
-        std::string names;
-        for (const BatchID batch : *users) names += (names.empty() ? "" : ", ") + std::to_string(batch);
-        return Status(Code::BatchBusy, "region " + region->range.toString() + " is still used by batch " + names +
-                                           " after unregister_timeout");
-    }
-    const std::shared_lock lock(core.transports_mutex);
-    const Status left = forget(core, *region);
-    // Peers are not to look for it any more either way.
-    if (update_metadata) caf::anon_send(core.directory, PublishLocal{});
-    return left;
+    const std::uint64_t first = reinterpret_cast<std::uint64_t>(addr);
+    const Unregistered done = unregisterOne(core, first);
+    // Peers are not to look for what a transport does not let go of any more either.
+    if (update_metadata && done.changed) caf::anon_send(core.directory, PublishLocal{});
+    return done.status;
 }
 
 Status TransferEngine::unregisterLocalMemoryBatch(const std::vector<void*>& addrs) {
-    for (void* addr : addrs) {
-        const Status done = unregisterLocalMemory(addr, addr == addrs.back());
-        if (!done) return done;
+    EngineCore& core = *core_;
+    if (const Status usable = core.usable(); !usable) return usable;
+    std::vector<std::uint64_t> firsts;
+    firsts.reserve(addrs.size());
+    for (const void* addr : addrs) firsts.push_back(reinterpret_cast<std::uint64_t>(addr));
+    std::span<const std::uint64_t> left(firsts);
+    bool changed = false;
+    Status status;
+    while (status && !left.empty()) {
+        const auto together = left.first(std::min(left.size(), kUnregisteredAtOnce));
+        const std::size_t gone = unregisterTogether(core, together);
+        changed = changed || gone != 0;
+        left = left.subspan(gone);
+        if (gone == together.size()) continue;
+        // One of these is in use, or not there. By itself it says so, and what comes before it goes.
+        for (const std::uint64_t first : together.subspan(gone)) {
+            const Unregistered done = unregisterOne(core, first);
+            changed = changed || done.changed;
+            status = done.status;
+            if (!status) break;
+            left = left.subspan(1);
+        }
     }
-    return Status::ok();
+    if (changed) caf::anon_send(core.directory, PublishLocal{});
+    return status;
 }
 
 Result<void*> TransferEngine::allocateLocalMemory(std::size_t size, const std::string& location, bool remote_accessible,

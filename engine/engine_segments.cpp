@@ -74,7 +74,7 @@ Result<RouteExplanation> TransferEngine::explainSegment(SegmentID segment) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     return core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
-        return ExplainSegment{segment, std::nullopt, {}, std::move(reply)};
+        return ExplainSegment{segment, std::nullopt, {}, 0, std::move(reply)};
     });
 }
 
@@ -84,6 +84,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
     SegmentID segment = kInvalidSegmentID;
     std::optional<std::uint64_t> carriers;
     std::optional<TaskHistory> history;
+    std::uint64_t length = 0;
     std::uint32_t tracker = 0;
     {
         const auto batch = core.batches->find(id);
@@ -97,6 +98,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
             history = task.history ? *task.history : TaskHistory();
         }
         segment = task.segment;
+        length = task.length;
         tracker = batch->tracker();
     }
     if (!history) {
@@ -107,7 +109,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
         history = *so_far;
     }
     return core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
-        return ExplainSegment{segment, carriers, std::move(*history), std::move(reply)};
+        return ExplainSegment{segment, carriers, std::move(*history), length, std::move(reply)};
     });
 }
 

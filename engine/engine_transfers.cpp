@@ -212,8 +212,7 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     Loop& loop = *core.data_loops[batch->tracker()];
     loop.noteWait();
     if (batch->done()) return batch->summary();
-    if (core.onAnyTurn())
-        return Status(Code::InvalidArgument, "waitTransfer on a loop of the engine would wait for itself");
+    if (const Status may = core.mayWait(); !may) return may;
     if (loop.driveUntil([&] { return batch->done(); }, timeout) == Loop::Drive::Busy) {
         loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
         loop.wakeFromStandby();

@@ -69,8 +69,9 @@ class TransferEngine {
     ///     different ports are InvalidArgument.
     /// Errors: AlreadyExists (init was called), InvalidArgument, AlreadyExists also when the port is taken,
     /// ResourceExhausted (descriptors or threads refused), InvalidArgument for a cluster key that is too short or a key
-    /// file that others may read, or the store's: AlreadyExists naming the live engine that
-    /// has the name in the store; ConnectionRefused, Timeout, AccessDenied and the like when it cannot be used.
+    /// file that others may read, or for a call on a loop of another engine (in a metadata store's callback, say), or
+    /// the store's: AlreadyExists naming the live engine that has the name in the store; ConnectionRefused, Timeout,
+    /// AccessDenied and the like when it cannot be used.
     Status init(const std::string& metadata_conn, const std::string& local_server_name,
                 const std::string& ip_or_host = "", std::uint16_t rpc_port = 0);
 
@@ -131,7 +132,8 @@ class TransferEngine {
     /// cause. BatchBusy, too, when a device does not take its registration back: the error names it, nobody gets the
     /// region any more, the memory must stay mapped and cannot be registered again until a later call succeeds.
     Status unregisterLocalMemory(void* addr, bool update_metadata = true);
-    /// Stops at the first error, which names the address; the ones before it are unregistered.
+    /// Stops at the first error, which names the address; the ones before it are unregistered. Many are no slower than
+    /// what their transports take: the data loops are asked once for a thousand.
     Status unregisterLocalMemoryBatch(const std::vector<void*>& addrs);
 
     /// Memory of the engine's own, registered as one region of `size` bytes. Processes of this host reach it by mapping
@@ -171,11 +173,13 @@ class TransferEngine {
     /// PeerDown (also when the connection ends meanwhile), Timeout, StaleIncarnation (restarted), StaleHandle,
     /// CapacityExceeded (too many probes of this peer wait).
     Status probePeerAliveByID(SegmentID segment, std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
-    /// Which transport carries what goes to a segment, by which Nics, and why not a better one. StaleHandle.
+    /// Which transport carries what goes to a segment, by which Nics, why not a better one, which follow while it is
+    /// lost, and how the segment's owner stands. StaleHandle.
     Result<RouteExplanation> explainSegment(SegmentID segment);
     /// The same of one task: its transports and Nics are those that carried it, of one that runs its segment's. With
     /// what did not go smoothly, in order: what came back from which Nic and why, how long until it was sent again,
-    /// what arrived by whom. StaleHandle (batch, or the segment is closed); InvalidArgument.
+    /// what arrived by whom; and of one that the engine ended (a deadline, a lost peer) how it stood at that moment.
+    /// StaleHandle (batch, or the segment is closed); InvalidArgument.
     Result<RouteExplanation> explain(BatchID batch, std::size_t task);
     /// location -> (preferred, available) devices of this machine.
     PriorityMatrix getLocalTopology() const;

@@ -396,10 +396,10 @@ bool GrantServer::flush(Connection& connection) {
 
 // --- taking back -------------------------------------------------------------------------------------------------
 
-void GrantServer::revoke(Connection& connection, const ByteRange& range) {
+void GrantServer::revoke(Connection& connection, const RangeSet& ranges) {
     std::vector<std::uint64_t> regions;
     for (auto& [region, held] : connection.held) {
-        if (!held.granted || !held.range.overlaps(range)) continue;
+        if (!held.granted || !ranges.overlaps(held.range)) continue;
         held.granted = false;
         ++held.revokes;
         regions.push_back(region);
@@ -412,8 +412,8 @@ void GrantServer::closeToPeers() {
     revokeIn(kEverything);
 }
 
-void GrantServer::revokeIn(const ByteRange& range) {
-    for (const auto& connection : connections_) revoke(*connection, range);
+void GrantServer::revokeIn(const RangeSet& ranges) {
+    for (const auto& connection : connections_) revoke(*connection, ranges);
     bury();
 }
 

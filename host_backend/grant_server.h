@@ -45,7 +45,7 @@ class GrantServer {
     /// Nobody comes in or is given anything until openToPeers, and everything is revoked.
     void closeToPeers();
     void openToPeers() { closed_ = false; }
-    void revokeIn(const ByteRange& range);
+    void revokeIn(const RangeSet& ranges);
     bool holdsIn(const ByteRange& range) const;
     /// Ok, or BatchBusy with the region and the process that holds it.
     Status heldIn(const ByteRange& range) const;
@@ -105,7 +105,7 @@ class GrantServer {
     void onRequest(Connection& connection, const GrantRequest& request);
     void grantDevice(Connection& connection, const GrantRequest& request, const Region& region);
     void onAck(Connection& connection, const RevokeAck& ack);
-    void revoke(Connection& connection, const ByteRange& range);
+    void revoke(Connection& connection, const RangeSet& ranges);
     void refuse(Connection& connection, const Status& why);
     void send(Connection& connection, const Frame& frame, int descriptor = -1);
     void sendEncoded(Connection& connection, const Packet& packet, int descriptor);

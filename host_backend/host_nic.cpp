@@ -352,8 +352,8 @@ void HostNic::cutPeersIn(const ByteRange& range) {
     retire(job);
 }
 
-void HostNic::revokeIn(const ByteRange& range) {
-    if (server_) server_->revokeIn(range);
+void HostNic::revokeIn(const RangeSet& ranges) {
+    if (server_) server_->revokeIn(ranges);
 }
 
 Status HostNic::heldIn(const ByteRange& range) const {

@@ -55,7 +55,7 @@ class HostNic : public Nic {
     TimePoint nextDeadline() const override { return std::min(next_deadline_, devices_.nextDeadline()); }
     bool servesPeerIn(const ByteRange& range) const override;
     void cutPeersIn(const ByteRange& range) override;
-    void revokeIn(const ByteRange& range) override;
+    void revokeIn(const RangeSet& ranges) override;
     Status heldIn(const ByteRange& range) const override;
     std::vector<Holding> holdingsIn(const ByteRange& range) const override;
     void closeToPeers() override;

@@ -70,7 +70,8 @@ struct ExplainSegment {
     /// The workers that carried a task, as in Task::workers: the answer names their Nics. None: it is about the
     /// segment.
     std::optional<std::uint64_t> carriers;
-    TaskHistory history;  ///< Of that task, to be put into words.
+    TaskHistory history;       ///< Of that task, to be put into words.
+    std::uint64_t length = 0;  ///< Of that task, bytes.
     std::function<void(Result<RouteExplanation>)> reply;
 };
 
@@ -196,10 +197,10 @@ struct DataPlane {
     std::vector<caf::actor> workers;  ///< By worker index; null where one has left.
 };
 
-/// Engine -> supervisor: answer once neither a transfer nor a peer uses `range` any more. Transfers still using it at
-/// `deadline` are named in the answer; peers are cut off, or the error names one that can not be.
-struct QuiesceRange {
-    ByteRange range;
+/// Engine -> supervisor: answer once neither a transfer nor a peer uses any of `ranges` any more. Transfers still using
+/// one at `deadline` are named in the answer; peers are cut off, or the error names one that can not be.
+struct QuiesceRanges {
+    RangeSet ranges;
     std::uint64_t version = 0;  ///< As in AwaitSourceIdle.
     TimePoint deadline;
     std::function<void(Result<std::vector<BatchID>>)> reply;
@@ -234,5 +235,5 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallTransport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::UninstallTransport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::TransportsChanged)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DataPlane)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::QuiesceRange)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::QuiesceRanges)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Shutdown)

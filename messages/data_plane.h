@@ -123,20 +123,20 @@ struct WorkerJoined {
     std::vector<std::string> far_from;
 };
 
-/// Engine -> trackers: answer once no task that is not terminal has its local buffer in `range`. Submits that were
-/// checked before `version` and name the range are refused from here on; those handled earlier are waited for.
+/// Engine -> trackers: answer once no task that is not terminal has its local buffer in `ranges`. Submits that were
+/// checked before `version` and name one are refused from here on; those handled earlier are waited for.
 struct AwaitSourceIdle {
-    ByteRange range;
+    RangeSet ranges;
     std::uint64_t version =
-        0;  ///< Of the registration snapshot that first lacked the range; 0: nothing is unregistered.
+        0;  ///< Of the registration snapshot that first lacked the ranges; 0: nothing is unregistered.
     TimePoint deadline;
-    std::function<void(const std::vector<BatchID>&)> reply;  ///< Empty, or the batches still using it at the deadline.
+    std::function<void(const std::vector<BatchID>&)> reply;  ///< Empty, or the batches still using one at the deadline.
 };
 
-/// Engine -> workers: take back what peers hold of `range` and answer once none is using it; at the deadline cut them
-/// off, then answer. Not Ok: who can be neither cut nor proven gone, so that the range must stay as it is.
+/// Engine -> workers: take back what peers hold of `ranges` and answer once none is using them; at the deadline cut
+/// them off, then answer. Not Ok: who can be neither cut nor proven gone, so that its range must stay as it is.
 struct AwaitPeersIdle {
-    ByteRange range;
+    RangeSet ranges;
     TimePoint deadline;
     std::function<void(const Status&)> reply;
 };

@@ -9,9 +9,6 @@
 
 namespace troupe {
 
-/// How a peer stands, as its monitor sees it.
-enum class PeerState { Unknown, Connecting, Up, Suspect, Down };
-
 /// To those who asked for it: a peer came up or went down.
 struct PeerEvent {
     std::string name;

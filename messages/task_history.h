@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -67,6 +68,16 @@ struct TaskHistory {
         return nullptr;
     }
 
+    /// How the task stood when its tracker ended it, and no Nic had refused it.
+    struct Ending {
+        Status cause;
+        std::uint64_t arrived = 0;  ///< Bytes.
+        std::uint32_t flights = 0;  ///< Out with workers; what comes back of them are attempts.
+        std::uint64_t lost = 0;     ///< Workers whose path to the peer was lost, as in Task::workers.
+        std::uint16_t retries_left = 0;
+    };
+
+    std::optional<Ending> ending;
     std::vector<Attempt> attempts;
     std::uint64_t left_out = 0;  ///< Attempts that came after those.
     bool open = false;           ///< Something came back, and nothing was sent since.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,11 @@ constexpr bool isTerminal(TransferStatusEnum s) { return s >= TransferStatusEnum
 /// "COMPLETED" and so on.
 const char* toString(TransferStatusEnum s);
 
+/// How a peer stands, as the control connection to it shows. Suspect: that was lost, and is being made anew.
+enum class PeerState { Unknown, Connecting, Up, Suspect, Down };
+/// "up" and so on.
+const char* toString(PeerState s);
+
 /// Which way the bytes to a segment go, and why not a better one.
 struct RouteExplanation {
     /// A transport that would have been preferred, and why it is not used.
@@ -88,17 +94,43 @@ struct RouteExplanation {
         /// come back: from then until the first of them.
         Duration pause{};
     };
+    /// How a task stood when the engine ended it: its deadline passed, its peer went down or restarted, no transport
+    /// was left. Of one that a Nic or the owner refused, or that the caller ended, there is none.
+    struct Ending {
+        Status cause;
+        std::uint64_t length = 0;        ///< Bytes.
+        std::uint64_t arrived = 0;       ///< Bytes, by then.
+        std::uint32_t under_way = 0;     ///< Parts of it that Nics had; what became of them is in `attempts`.
+        bool sent = false;               ///< Anything of it had been given to a Nic.
+        std::vector<std::string> lost;   ///< Nics whose path to the peer was lost at that moment.
+        std::uint16_t retries_left = 0;  ///< Of those that a failure costs.
+    };
+    /// How the owner of a segment stands now.
+    struct Owner {
+        PeerState state = PeerState::Unknown;
+        Duration silent{};         ///< Since its control connection last brought a descriptor, or that it is unchanged.
+        Status trouble;            ///< Why that connection was lost, or not made, the last time; Ok: never.
+        Duration trouble_since{};  ///< Since then.
+
+        /// "suspect, last heard of 2300 ms ago; 100 ms ago: ConnectionLost: ...", for people.
+        std::string toString() const;
+    };
     std::string transport;          ///< What carries it; empty: nothing does.
     std::vector<std::string> nics;  ///< Of a segment: those that may carry it. Of a task: those that did, or do.
     std::vector<Refusal> refused;   ///< The transports that would have been preferred, best first.
     /// Of a segment: what carries it while those above are lost, best first. Of a task: what carried other parts of it.
     std::vector<Way> then;
+    /// Of a segment: the transports that would follow those and do not reach it either, best first.
+    std::vector<Refusal> refused_next;
     /// Of a task that did not go smoothly: what happened, in order. The first 32; how many more there were is in
     /// `attempts_left_out`.
     std::vector<Attempt> attempts;
     std::uint64_t attempts_left_out = 0;
+    std::optional<Ending> ending;  ///< Of a task that the engine ended.
+    std::optional<Owner> owner;    ///< None for the own segment.
 
-    /// "rdma by mlx5_0, then tcp by tcp0; not host: ...", for people. A task's attempts follow, each on a line.
+    /// "rdma by mlx5_0, then tcp by tcp0; not host: ...", for people. How a task ended and its attempts follow, and how
+    /// the owner stands if it is not up or the task was ended, each on a line. `refused_next` is left out.
     std::string toString() const;
 };
 

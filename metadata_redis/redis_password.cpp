@@ -1,15 +1,13 @@
 #include "metadata_redis/redis_password.h"
 
-#include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <fstream>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/quiet_thread.h"
+#include "base/small_file.h"
 
 namespace troupe {
 
@@ -20,20 +18,8 @@ constexpr std::size_t kMaxPassword = 4096;
 }  // namespace
 
 Result<std::string> readPasswordFile(const std::string& path) {
-    const auto unreadable = [&](const std::string& why) {
-        return Status(Code::InvalidArgument, "redis.password_file '" + path + "': " + why);
-    };
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return unreadable(std::generic_category().message(errno));
-    std::string line(kMaxPassword + 1, '\0');
-    file.read(line.data(), static_cast<std::streamsize>(line.size()));
-    if (file.bad() || (file.gcount() == 0 && !file.eof())) return unreadable("it cannot be read");
-    line.resize(static_cast<std::size_t>(file.gcount()));
-    line.resize(std::min(line.size(), line.find('\n')));
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.empty()) return unreadable("its first line is empty");
-    if (line.size() > kMaxPassword) return unreadable("its first line is too long");
-    return line;
+    auto line = readFirstLine(path, kMaxPassword);
+    return line ? line : Result<std::string>(line.status().withContext("redis.password_file '" + path + "'"));
 }
 
 /// Shared with the thread that reads, which writes `found` and then `done`.

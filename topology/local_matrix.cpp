@@ -1,10 +1,8 @@
 #include "topology/local_matrix.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
-#include <iterator>
-#include <system_error>
+
+#include "base/small_file.h"
 
 namespace troupe {
 
@@ -12,18 +10,6 @@ namespace {
 
 /// A matrix is a page of text; more is the wrong file.
 constexpr std::size_t kMaxFileBytes = 1u << 20;
-
-Result<std::string> readFile(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file)
-        return {Code::InvalidArgument, "topology.matrix: " + path + ": " + std::system_category().message(errno)};
-    std::string text(kMaxFileBytes + 1, '\0');
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<std::size_t>(file.gcount()));
-    if (text.size() > kMaxFileBytes)
-        return {Code::InvalidArgument, "topology.matrix: " + path + " has more than 1 MiB: not a matrix"};
-    return text;
-}
 
 std::vector<std::string> namesIn(std::string_view list) {
     std::vector<std::string> names;
@@ -41,10 +27,12 @@ DeviceRules deviceRules(const Config& config) { return {namesIn(config.rdma_devi
 
 Result<LocalMatrix> localMatrix(const Config& config, const Machine& machine) {
     if (!config.topology_matrix.empty()) {
-        const auto text = readFile(config.topology_matrix);
-        if (!text) return text.status();
+        const std::string who = "topology.matrix '" + config.topology_matrix + "'";
+        const auto text = readSmallFile(config.topology_matrix, kMaxFileBytes);
+        if (!text) return text.status().withContext(who);
+        if (text->empty()) return {Code::InvalidArgument, who + ": it is empty"};
         auto matrix = parsePriorityMatrix(*text);
-        if (!matrix) return matrix.status().withContext("topology.matrix: " + config.topology_matrix);
+        if (!matrix) return matrix.status().withContext(who);
         return LocalMatrix{std::move(*matrix), config.topology_matrix};
     }
     const Ranking ranking = rankDevices(machine, deviceRules(config));

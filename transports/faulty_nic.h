@@ -32,7 +32,7 @@ class FaultyNic final : public Nic {
     TimePoint nextDeadline() const override;
     bool servesPeerIn(const ByteRange& range) const override { return nic_->servesPeerIn(range); }
     void cutPeersIn(const ByteRange& range) override { nic_->cutPeersIn(range); }
-    void revokeIn(const ByteRange& range) override { nic_->revokeIn(range); }
+    void revokeIn(const RangeSet& ranges) override { nic_->revokeIn(ranges); }
     Status heldIn(const ByteRange& range) const override { return nic_->heldIn(range); }
     std::vector<Holding> holdingsIn(const ByteRange& range) const override { return nic_->holdingsIn(range); }
     void closeToPeers() override { nic_->closeToPeers(); }

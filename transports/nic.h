@@ -155,9 +155,9 @@ class Nic {
     virtual bool servesPeerIn(const ByteRange& range) const = 0;
     /// Ends such work by cutting the connections it came on; servesPeerIn is false afterwards.
     virtual void cutPeersIn(const ByteRange& range) = 0;
-    /// The range is being unregistered: what peers were given to work on it by themselves is to be taken back. Called
-    /// before servesPeerIn, which stays true until they are known to have let go.
-    virtual void revokeIn(const ByteRange&) {}
+    /// The ranges, which may be many, are being unregistered: what peers were given to work on them by themselves is to
+    /// be taken back. Called before servesPeerIn, which stays true until they are known to have let go.
+    virtual void revokeIn(const RangeSet&) {}
     /// Ok, or BatchBusy naming a region and the process that was given it, has not let go of it, and is not proven
     /// gone. After cutPeersIn it can be neither cut nor waited for, and memory in the range must not be given to
     /// anybody else.

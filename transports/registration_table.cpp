@@ -152,23 +152,41 @@ void RegistrationTable::remove(std::uint64_t id, const std::function<void()>& la
 }
 
 Result<Region> RegistrationTable::beginRemoval(std::uint64_t addr) {
+    std::vector<Region> begun;
+    if (Status refused = beginRemoval({&addr, 1}, begun); !refused) return refused;
+    return std::move(begun.front());
+}
+
+Status RegistrationTable::beginRemoval(std::span<const std::uint64_t> addrs, std::vector<Region>& begun) {
     const std::lock_guard lock(writers_);
-    const auto entry = by_addr_.find(addr);
-    if (entry == by_addr_.end() || entry->second.state == State::Pending) {
-        const Region* around = visible_.load()->find(addr);
-        return {Code::AddressNotRegistered,
-                "no registered region starts at " + hexAddress(addr) +
-                    (around == nullptr ? "" : "; it lies in " + around->range.toString() + ", give the first address")};
+    std::shared_ptr<RegionMap> next;
+    Status refused;
+    for (const std::uint64_t addr : addrs) {
+        const auto found = by_addr_.find(addr);
+        refused = found == by_addr_.end() ? notRegistered(addr) : mayBeRemoved(found->second);
+        if (!refused) break;
+        Entry& entry = found->second;
+        begun.push_back(entry.region);
+        if (std::exchange(entry.state, State::Closing) != State::Visible) continue;
+        if (!next) next = std::make_shared<RegionMap>(*visible_.load());
+        hide(entry.region, *next);
     }
-    if (entry->second.state == State::Closing)
-        return {Code::BatchBusy, entry->second.region.range.toString() + " is being unregistered already"};
-    const bool is_visible = entry->second.state == State::Visible;
-    entry->second.state = State::Closing;
-    if (!is_visible) return entry->second.region;
-    auto next = std::make_shared<RegionMap>(*visible_.load());
-    hide(entry->second.region, *next);
-    visible_.publish(std::move(next));
-    return entry->second.region;
+    if (next) visible_.publish(std::move(next));
+    return refused;
+}
+
+Status RegistrationTable::mayBeRemoved(const Entry& entry) const {
+    if (entry.state == State::Pending) return notRegistered(entry.region.range.addr);
+    if (entry.state == State::Closing)
+        return {Code::BatchBusy, entry.region.range.toString() + " is being unregistered already"};
+    return {};
+}
+
+Status RegistrationTable::notRegistered(std::uint64_t addr) const {
+    const Region* around = visible_.load()->find(addr);
+    return {Code::AddressNotRegistered,
+            "no registered region starts at " + hexAddress(addr) +
+                (around == nullptr ? "" : "; it lies in " + around->range.toString() + ", give the first address")};
 }
 
 void RegistrationTable::cancelRemoval(std::uint64_t id) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "base/snapshot.h"
@@ -75,6 +76,9 @@ class RegistrationTable {
     /// Hides the region that starts at `addr` from readers, so that no new work finds it, while the range stays
     /// claimed. AddressNotRegistered: none starts there. BatchBusy: it is closing already.
     Result<Region> beginRemoval(std::uint64_t addr);
+    /// The same for several, in order and in one new version, until one is refused: that is the status, and `begun` has
+    /// the regions before it.
+    Status beginRemoval(std::span<const std::uint64_t> addrs, std::vector<Region>& begun);
     /// Makes a closing region visible again, unless it was held before.
     void cancelRemoval(std::uint64_t id);
     /// A transport does not let go of a region that is reserved or closing: it stays hidden and its range claimed,
@@ -91,6 +95,8 @@ class RegistrationTable {
         bool was_held = false;
     };
 
+    Status mayBeRemoved(const Entry& entry) const;
+    Status notRegistered(std::uint64_t addr) const;
     void show(const Region& region, RegionMap& map);
     void hide(const Region& region, RegionMap& map);
 

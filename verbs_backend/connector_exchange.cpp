@@ -144,8 +144,8 @@ Status Connector::checkReply(const Pair& pair, const OfferReply& reply) const {
         return {Code::StaleIncarnation,
                 "incarnation " + reply.answer.target.toString() + " answers there, not " + greeting.target.toString()};
     if (reply.answer.code != Code::Ok)
-        return {reply.answer.code, "the peer refused the connection: " +
-                                       (reply.text.empty() ? std::string(codeName(reply.answer.code)) : reply.text)};
+        return {reply.answer.code,
+                "the peer refused the connection" + (reply.text.empty() ? std::string() : ": " + reply.text)};
     const auto bad = [](const std::string& what) { return Status(Code::ProtocolError, "rdma exchange: " + what); };
     if (reply.answer.device != pair.order.candidates[pair.candidate].device)
         return bad("device '" + reply.answer.device + "' answers for another");

@@ -192,7 +192,7 @@ void Connector::onRejected(Pair& pair, const CmEvent& event) {
                     {answer->code == Code::Ok ? Code::ProtocolError : answer->code,
                      other ? "incarnation " + answer->target.toString() + " answers there, not " +
                                  pair.order.greeting.target.toString()
-                           : "the peer refused the connection: " + std::string(codeName(answer->code))},
+                           : "the peer refused the connection"},
                     !other);
 }
 

@@ -189,8 +189,8 @@ void Process::unregisterRegion(unsigned index) {
         site_.ledger->setRegistered(seat.host, index, false);
         caf::anon_send(directory_, PublishLocal{});
     };
-    caf::anon_send(supervisor_, QuiesceRange{region->range, regions.regions().version(),
-                                             control_loop_->now() + site_.config.unregister_timeout, answered});
+    caf::anon_send(supervisor_, QuiesceRanges{region->range, regions.regions().version(),
+                                              control_loop_->now() + site_.config.unregister_timeout, answered});
 }
 
 void Process::open(const std::string& segment, std::function<void(Result<SegmentID>)> reply) {

@@ -23,6 +23,35 @@ bool isOfSetting(const Status& status) {
                        [&](std::string_view origin) { return status.message().rfind(origin, 0) == 0; });
 }
 
+/// Of a file that a setting or --config names: what to give instead. Empty: of something else.
+std::string remedyForFile(const Status& status) {
+    if (status.code() != Code::InvalidArgument) return "";
+    const auto of = [&](std::string_view setting) {
+        return contains(status, std::string(setting) + ": '") || contains(status, std::string(setting) + " '");
+    };
+    for (const char* setting : {"auth.key_file", "auth.accept_key_file"}) {
+        if (!of(setting)) continue;
+        // Whose it is and who may read it the message says by itself.
+        if (contains(status, "chmod") || contains(status, "chown"))
+            return "`stat FILE` shows whose it is and who may read it; docs/security.md";
+        return std::string("a file whose first line is the key: (umask 077; openssl rand -hex 32 > FILE), and --set ") +
+               setting + "=FILE; docs/security.md";
+    }
+    if (contains(status, "auth.key has ") || contains(status, "auth.accept_key has "))
+        return "a longer key: (umask 077; openssl rand -hex 32 > FILE), and --set auth.key_file=FILE; docs/security.md";
+    if (of("redis.password_file"))
+        return "a file whose first line is the password: --set redis.password_file=FILE; or give the password itself "
+               "as TROUPE_REDIS_PASSWORD; docs/redis.md";
+    if (of("topology.matrix"))
+        return "leave topology.matrix out, then it is made from what the machine has; `troupe topo --json` shows that "
+               "as \"priority_matrix\", which is what such a file holds";
+    if (status.message().rfind("file ", 0) == 0)
+        return "--config takes a JSON object like {\"tcp.lanes\": 2}; `troupe config` lists every setting with its "
+               "unit "
+               "and range";
+    return "";
+}
+
 /// Every error of the store names its server so, and no peer's does.
 bool isOfStore(const Status& status) {
     constexpr std::array kMarks = {"redis ", "redis://", "redis+", "sentinel "};
@@ -105,6 +134,7 @@ std::string inWordsOfTransportOption(std::string line, const std::string& transp
 
 std::string remedyFor(const Status& status) {
     if (isOfSetting(status)) return "`troupe config` lists every setting with its unit and range";
+    if (std::string remedy = remedyForFile(status); !remedy.empty()) return remedy;
     if (isOfStore(status)) return remedyForStore(status);
     switch (status.code()) {
         case Code::ConnectionRefused:

@@ -14,7 +14,9 @@
 #include "base/endpoint.h"
 #include "engine/listen_address.h"
 #include "engine/store_factory.h"
+#include "security/cluster_auth.h"
 #include "topology/addresses.h"
+#include "topology/local_matrix.h"
 
 extern char** environ;
 
@@ -149,10 +151,19 @@ EngineArguments completed(EngineArguments arguments) {
     return arguments;
 }
 
+Status checkSettingFiles(const Config& config) {
+    // What the machine lacks, memory say, is for the command to meet.
+    if (const auto auth = ClusterAuth::load(config); auth.status().code() == Code::InvalidArgument)
+        return auth.status();
+    // Without a file it would say what it makes of no machine at all.
+    return config.topology_matrix.empty() ? Status::ok() : localMatrix(config, Machine{}).status();
+}
+
 Status checkEngineArguments(const EngineArguments& given) {
     const EngineArguments arguments = completed(given);
     const auto config = loadConfig(arguments.common);
     if (!config) return config.status();
+    if (auto status = checkSettingFiles(config->config()); !status) return status;
     const bool p2p = isP2p(arguments.metadata);
     if (const auto server = Endpoint::parse(arguments.metadata);
         !p2p && arguments.metadata.find("://") == std::string::npos && server && server->port != 0)
@@ -258,9 +269,10 @@ Status Session::installTransports(const EngineArguments& arguments) {
     // It listens on every RDMA address of the machine, so who serves this machine alone does without.
     const auto own = engine_->getSegmentDescByID(kLocalSegmentID);
     if (arguments.serves && (!own || scopeOf((*own)->control.host) == AddressScope::Loopback)) return Status::ok();
+    without_rdma_ = engine_->installTransport("rdma").status();
     // Most machines have no such device, and that is no news.
-    if (auto rdma = engine_->installTransport("rdma"); !rdma && rdma.status().code() != Code::TransportMissing)
-        log_->warn("goes without rdma: {}", rdma.status().toString());
+    if (!without_rdma_ && without_rdma_.code() != Code::TransportMissing)
+        log_->warn("goes without rdma: {}", without_rdma_.toString());
     return Status::ok();
 }
 

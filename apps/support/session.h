@@ -47,6 +47,10 @@ void addEngineOptions(CLI::App& app, EngineArguments& arguments);
 /// connect to it, so it is called "COMMAND-HOST-PID" and listens to this machine alone. Others stay as they are.
 EngineArguments completed(EngineArguments arguments);
 
+/// InvalidArgument when a file that the settings name is missing, unreadable or no such thing: the cluster keys, the
+/// matrix of the topology. That of the store's password is looked at by who makes the store.
+Status checkSettingFiles(const Config& config);
+
 /// InvalidArgument when a setting, the metadata or the like of `arguments` can never work.
 Status checkEngineArguments(const EngineArguments& arguments);
 /// The same, for a command that compares what it moves with the segment `target`.
@@ -81,6 +85,8 @@ class Session {
     Result<Target> openTarget(const std::string& name);
     /// The transport that carries what goes to `target`: "tcp"; "host, then tcp" when it is another than at first.
     std::string transportUsed(const Target& target);
+    /// Why rdma was left out where every transport was to be installed; Ok: it was not.
+    const Status& withoutRdma() const { return without_rdma_; }
     /// The status of a transfer of this session; a deadline that passed with which one it was.
     Status explained(const Status& status) const;
 
@@ -91,6 +97,7 @@ class Session {
     /// Of a segment, now; empty: none reaches it.
     std::string transportTo(SegmentID segment);
     Logger log_;
+    Status without_rdma_;
     std::chrono::milliseconds transfer_timeout_{};
     std::vector<MappedMemory> memory_;
     std::unique_ptr<TransferEngine> engine_;

@@ -1,6 +1,7 @@
 #include "apps/support/transfer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
@@ -63,14 +64,24 @@ Status Transfer::why(const TransferStatus& ended) const {
                                                  formatBytes(ended.transferred_bytes), formatBytes(bytes_),
                                                  desc ? (*desc)->name : "?"));
     }
-    if (tasks_ < 2) return cause;
     for (std::size_t i = 0; i < tasks_; ++i) {
         const auto task = engine_->getTransferStatus(batch_, i);
         // The first that failed is the one whose cause the batch has.
-        if (task && isTerminal(task->s) && task->s != TransferStatusEnum::COMPLETED)
-            return cause.withContext(fmt::format("request {} of {}", i + 1, tasks_));
+        if (!task || !isTerminal(task->s) || task->s == TransferStatusEnum::COMPLETED) continue;
+        cause = Status(cause.code(), cause.message() + underWay(i));
+        return tasks_ < 2 ? cause : cause.withContext(fmt::format("request {} of {}", i + 1, tasks_));
     }
     return cause;
+}
+
+/// What was under way when the engine ended a task; empty: a Nic or the owner refused it, and the cause says why.
+std::string Transfer::underWay(std::size_t task) const {
+    const auto how = engine_->explain(batch_, task);
+    if (!how || !how->ending) return "";
+    std::string text = how->ending->sent ? fmt::format("; it went by {}", fmt::join(how->nics, ", "))
+                                         : std::string("; nothing of it had been sent");
+    if (how->owner) text += "; its owner is " + how->owner->toString();
+    return text;
 }
 
 Status Transfer::finish() {

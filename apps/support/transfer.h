@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/transfer_engine.h"
@@ -28,6 +29,7 @@ class Transfer {
     Transfer(TransferEngine& engine, BatchID batch, const std::vector<TransferRequest>& requests);
     /// Of a batch that ended without success and is not freed yet.
     Status why(const TransferStatus& ended) const;
+    std::string underWay(std::size_t task) const;
 
     TransferEngine* engine_;
     BatchID batch_;  ///< kInvalidBatchID once freed.

@@ -76,6 +76,10 @@ TEST_F(Routes, EveryTransportThatReachesThePeerIsKeptBestFirst) {
     const Route alone = after(Status::ok());
     EXPECT_EQ(alone.workers, std::vector<std::uint32_t>{7});
     EXPECT_TRUE(alone.explanation.refused.empty()) << "a worse one is no news";
+    EXPECT_EQ(alone.explanation.toString(), "best by best0");
+    ASSERT_EQ(alone.explanation.refused_next.size(), 1u);
+    EXPECT_EQ(alone.explanation.refused_next[0].transport, "other");
+    EXPECT_EQ(alone.explanation.refused_next[0].why.message(), "is not installed there");
 }
 
 TEST_F(Routes, AnAnswerThatMayPassLeavesThePeerToBeLookedAtAgain) {

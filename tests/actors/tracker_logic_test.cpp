@@ -903,6 +903,38 @@ TEST_F(Tracker, EndAllEndsEveryBatch) {
 
 // --- peers -------------------------------------------------------------------------------------------------------
 
+TEST_F(Tracker, ATaskThatItGivesUpSaysHowItStoodAndOneThatTheCallerEndsDoesNot) {
+    joinWorker(1, 0, nicInfo(100, 400, 1000));
+    usePeer({0, 1});
+    report(SliceReport{1, {}, {}, {{kPeer, false}}});
+    TaskSpec late = spec(0, 300);
+    late.deadline = now_ + std::chrono::milliseconds(10);
+    const BatchID id = submit({late, spec(1000, 100)});
+    const auto flights = output_.takeFlights();
+    ASSERT_GE(flights.size(), 2u);
+    succeed(flights[0]);
+    const auto history = [&](std::uint32_t index) { return table_.find(id)->task(index).history.get(); };
+    EXPECT_EQ(history(0), nullptr);
+    now_ += std::chrono::milliseconds(20);
+    tracker_.onTimer(now_);
+    tracker_.onEndTasks(EndTasks{id, 1, Status(Code::Canceled, "by the caller")}, *table_.find(id));
+    EXPECT_EQ(history(1), nullptr);
+    ASSERT_NE(history(0), nullptr);
+    ASSERT_TRUE(history(0)->ending);
+    EXPECT_EQ(history(0)->ending->cause.code(), Code::Timeout);
+    EXPECT_EQ(history(0)->ending->arrived, flights[0].length);
+    EXPECT_GT(history(0)->ending->flights, 0u);
+    EXPECT_EQ(history(0)->ending->lost, 0b10u);
+    // What was out comes back, and is told.
+    const std::size_t before = history(0)->attempts.size();
+    for (std::size_t i = 1; i < flights.size(); ++i)
+        fail(flights[i], Status(Code::PathReset, "its path was ended"), true);
+    EXPECT_GT(history(0)->attempts.size(), before);
+    EXPECT_EQ(history(1), nullptr);
+    EXPECT_EQ(task(id, 0).s, TransferStatusEnum::TIMEOUT);
+    EXPECT_EQ(task(id, 1).s, TransferStatusEnum::CANCELED);
+}
+
 TEST_F(Tracker, ADroppedPeerFailsWhatWaitsAtOnceAndTheRestWhenItIsBack) {
     const BatchID id = submit({spec(0, 1000), spec(2000, 1000)});
     const auto flights = output_.takeFlights();
@@ -1061,6 +1093,23 @@ TEST_F(Tracker, AwaitSourceIdleNamesTheUsersAtItsDeadline) {
     tracker_.onTimer(output_.wake);
     ASSERT_TRUE(answer);
     EXPECT_THAT(*answer, testing::ElementsAre(id));
+}
+
+TEST_F(Tracker, AwaitSourceIdleOfSeveralRangesWaitsForTheUsersOfEach) {
+    const BatchID id = submit({spec(0, 64), spec(500, 64), spec(1000, 64)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 3u);
+    const auto base = reinterpret_cast<std::uint64_t>(memory_.data());
+    const RangeSet ranges({ByteRange{base + 1000, 100}, ByteRange{base, 100}});
+    std::optional<std::vector<BatchID>> answer;
+    tracker_.onAwaitSourceIdle({ranges, 0, kForever, [&](const auto& users) { answer = users; }}, now_);
+    succeed(flights[0]);
+    EXPECT_FALSE(answer);
+    succeed(flights[2]);
+    ASSERT_TRUE(answer) << "the one between them is in neither";
+    EXPECT_TRUE(answer->empty());
+    succeed(flights[1]);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
 }
 
 TEST_F(Tracker, AwaitSourceIdleOfAnUnusedRangeIsAnsweredAtOnce) {

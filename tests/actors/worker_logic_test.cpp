@@ -387,6 +387,28 @@ TEST_F(Worker, TrackersHearWhatBecomesOfAPath) {
     nic_->completeAll();
 }
 
+TEST_F(Worker, AwaitPeersIdleOfSeveralRangesLooksAtEachAndAtNothingBetween) {
+    nic_->served = ByteRange{0x7000, 16};
+    nic_->held = Status(Code::BatchBusy, "process 1 holds it");
+    std::vector<Status> answers;
+    const auto await = [&](std::vector<ByteRange> ranges, TimePoint deadline) {
+        worker_->onAwaitPeersIdle(
+            {RangeSet(std::move(ranges)), deadline, [&](const Status& status) { answers.push_back(status); }}, now_);
+    };
+    ASSERT_GT(FakeNic::kHeldRange.addr, 0x8000u);
+    await({{0x5000, 16}, {FakeNic::kHeldRange.end(), 16}}, kForever);
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_TRUE(answers[0]) << answers[0].toString();
+    const TimePoint deadline = now_ + std::chrono::seconds(1);
+    await({{0x5000, 16}, {0x7008, 1}, {FakeNic::kHeldRange.addr, 1}}, deadline);
+    worker_->poll(now_);
+    EXPECT_EQ(answers.size(), 1u);
+    worker_->poll(deadline);
+    ASSERT_EQ(answers.size(), 2u);
+    EXPECT_EQ(nic_->cuts, 1);
+    EXPECT_EQ(answers[1].code(), Code::BatchBusy);
+}
+
 TEST_F(Worker, AwaitPeersIdleWaitsAndCutsAtTheDeadline) {
     nic_->served = ByteRange{0x5000, 16};
     int answers = 0;

@@ -94,6 +94,27 @@ TEST(Remedy, OfASettingIsTheListOfThem) {
         EXPECT_THAT(remedyFor(Status(Code::InvalidArgument, message)), HasSubstr("`troupe config`")) << message;
 }
 
+TEST(Remedy, OfAFileThatASettingNamesSaysWhatItIsToHold) {
+    const struct {
+        const char* message;
+        const char* remedy;
+    } cases[] = {
+        {"auth.key_file: '/k': No such file or directory", "--set auth.key_file=FILE"},
+        {"auth.accept_key_file: '/k': its first line is empty", "--set auth.accept_key_file=FILE"},
+        {"auth.key_file: '/k': others may read or write it; chmod 600 it, and take another key if they may have read "
+         "this one",
+         "`stat FILE`"},
+        {"auth.key has 3 bytes, 32 to 1024 are due; `openssl rand -hex 32` makes one", "openssl rand"},
+        {"redis.password_file '/p': it is a directory", "TROUPE_REDIS_PASSWORD"},
+        {"topology.matrix '/m': it is empty", "troupe topo --json"},
+        {"cannot start the engine: topology.matrix '/m': it is empty", "troupe topo --json"},
+        {"file /c: No such file or directory", "--config takes"},
+        {"file /c: tcp.lanes: '0' is not in 1..64", "`troupe config`"},
+    };
+    for (const auto& one : cases)
+        EXPECT_THAT(remedyFor(Status(Code::InvalidArgument, one.message)), HasSubstr(one.remedy)) << one.message;
+}
+
 TEST(Remedy, OfARecordIsNotAboutTheServer) {
     const std::string remedy =
         remedyFor(Status(Code::ProtocolError, "redis 127.0.0.1:6379: segment descriptor: not JSON at byte 3"));

@@ -157,7 +157,7 @@ TEST(HelpText, SaysThatTheTargetIsOverwrittenAndFitsATerminal) {
     for (const char* command : {"bench", "verify", "replay"})
         EXPECT_THAT(runTroupe({command, "--help"}).out.substr(0, 120), HasSubstr("overwri")) << command;
     for (const char* command :
-         {"", "serve", "bench", "verify", "replay", "demo", "segments", "sim", "faults", "soak"}) {
+         {"", "serve", "bench", "verify", "replay", "demo", "segments", "explain", "sim", "faults", "soak"}) {
         std::vector<std::string> words = {"--help"};
         if (*command != 0) words.insert(words.begin(), command);
         std::istringstream help(runTroupe(words).out);
@@ -380,6 +380,80 @@ TEST(TopoCommand, AnswersWithTheMatrix) {
     EXPECT_TRUE(outcome.json()["priority_matrix"].is_object());
 }
 
+TEST(ExplainCommand, ShowsEachTransportWithItsReasonAndHowLongASmallReadTakes) {
+    Server server("16MiB", {"--regions", "4"});
+    const auto text = runTroupe({"explain", server.segment()});
+    ASSERT_EQ(text.code, 0) << text.err;
+    EXPECT_THAT(text.out, AllOf(HasSubstr("segment  " + server.segment()), HasSubstr("it answers a probe in "),
+                                HasSubstr("16 MiB in 4 regions"), HasSubstr("while those above are lost"),
+                                HasSubstr("a read of 4 KiB by host0 took ")));
+    const auto outcome = runTroupe({"explain", server.segment(), "--size", "64KiB", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto report = outcome.json();
+    EXPECT_EQ(report["ok"], true);
+    EXPECT_EQ(report["incarnation"].get<std::string>().size(), 32u);
+    EXPECT_EQ(report["control"], server.segment());
+    EXPECT_EQ(report["owner"], "up");
+    EXPECT_GT(report["probe_us"].get<double>(), 0);
+    EXPECT_EQ(report["regions"], 4);
+    EXPECT_EQ(report["bytes"], 16 << 20);
+    EXPECT_EQ(report["offers"].dump(), R"(["host","tcp"])");
+    EXPECT_EQ(report["transport"], "host");
+    ASSERT_EQ(report["transports"].size(), 3u);
+    EXPECT_EQ(report["transports"][0]["use"], "first");
+    EXPECT_EQ(report["transports"][1]["transport"], "rdma");
+    EXPECT_EQ(report["transports"][1]["use"], "no");
+    EXPECT_TRUE(report["transports"][1]["why"].is_string());
+    EXPECT_EQ(report["transports"][2]["use"], "next");
+    EXPECT_EQ(report["read"]["bytes"], 64 << 10);
+    EXPECT_EQ(report["read"]["nics"].dump(), R"(["host0"])");
+    EXPECT_GT(report["read"]["median_us"].get<double>(), 0);
+}
+
+TEST(ExplainCommand, SaysWhyABetterWayIsNotTaken) {
+    Server server("1MiB");
+    const auto wire = runTroupe({"explain", server.segment(), "--transport", "tcp", "--json"});
+    ASSERT_EQ(wire.code, 0) << wire.err;
+    EXPECT_EQ(wire.json()["transport"], "tcp");
+    EXPECT_EQ(wire.json()["transports"][0]["why"], "--transport tcp");
+    EXPECT_EQ(wire.json()["transports"][1]["why"], "--transport tcp");
+    const auto off = runTroupe({"explain", server.segment(), "--set", "host.peers=off"});
+    ASSERT_EQ(off.code, 0) << off.err;
+    EXPECT_THAT(off.out, HasSubstr("host.peers is off here"));
+}
+
+TEST(ExplainCommand, OfASegmentThatNothingReachesShowsWhatItFoundAndFails) {
+    Server server("1MiB", {"--set", "host.peers=off"});
+    const auto outcome = runTroupe({"explain", server.segment(), "--transport", "host", "--json"});
+    EXPECT_EQ(outcome.code, 1);
+    const auto answer = outcome.json();
+    EXPECT_EQ(answer["ok"], false) << outcome.out;
+    EXPECT_EQ(answer["error"]["code"], "TransportMissing");
+    EXPECT_THAT(answer["error"]["message"].get<std::string>(), HasSubstr("host.peers is off there"));
+    EXPECT_EQ(answer["owner"], "up");
+    EXPECT_TRUE(answer["transport"].is_null());
+    EXPECT_TRUE(answer["read"].is_null());
+    EXPECT_EQ(answer["transports"].size(), 3u);
+    const auto text = runTroupe({"explain", server.segment(), "--transport", "host"});
+    EXPECT_EQ(text.code, 1);
+    EXPECT_THAT(text.out, HasSubstr("it answers a probe in "));
+    EXPECT_THAT(text.err, HasSubstr("try: leave --transport out"));
+}
+
+TEST(JsonOutput, OfACommandThatSucceededSaysOk) {
+    const std::string trace = testing::TempDir() + "troupe_ok_" + std::to_string(::getpid());
+    const std::vector<std::vector<std::string>> commands = {
+        {"config", "--json"}, {"topo", "--json"}, {"trace-gen", "--requests", "3", "-o", trace, "--json"}};
+    for (const auto& command : commands) {
+        const auto outcome = runTroupe(command);
+        ASSERT_EQ(outcome.code, 0) << outcome.err;
+        EXPECT_EQ(outcome.json()["ok"], true) << command.front();
+    }
+    ::unlink(trace.c_str());
+    Server server("1MiB");
+    EXPECT_EQ(server.announcement()["ok"], true);
+}
+
 /// PATH of the programs that are started while this lives.
 class ScopedPath {
   public:
@@ -437,7 +511,25 @@ TEST(TopoCommand, AFileOverridesTheMatrixOrIsRefusedWithItsName) {
     EXPECT_NE(refused.code, 0);
     EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("topology.matrix"), HasSubstr("'cpu:0' has no two lists")));
     const auto missing = topoOf(tree, {"--set", "topology.matrix=/nowhere.json"});
-    EXPECT_THAT(missing.err, HasSubstr("/nowhere.json: No such file"));
+    EXPECT_EQ(missing.code, 2);
+    EXPECT_THAT(missing.err, AllOf(HasSubstr("'/nowhere.json': No such file"), HasSubstr("try: ")));
+}
+
+TEST(TopoCommand, ACopyThatIsNoneIsRefusedByItsName) {
+    const std::string file = testing::TempDir() + "troupe_sysfs_" + std::to_string(::getpid());
+    std::ofstream(file) << "no folder";
+    const std::pair<std::string, const char*> cases[] = {{"/nonexistent/sys", "there is no such directory"},
+                                                         {file, "it is no directory"},
+                                                         {"/dev", "no copy of a /sys"}};
+    for (const auto& [sysfs, why] : cases) {
+        const auto outcome = runTroupe({"topo", "--sysfs", sysfs, "--json"});
+        EXPECT_EQ(outcome.code, 2) << sysfs;
+        EXPECT_EQ(outcome.json()["ok"], false);
+        EXPECT_THAT(outcome.json()["error"]["message"].get<std::string>(),
+                    AllOf(HasSubstr("--sysfs '" + sysfs + "'"), HasSubstr(why)));
+        EXPECT_FALSE(outcome.json()["error"]["try"].is_null());
+    }
+    ::unlink(file.c_str());
 }
 
 TEST(TopoCommand, DrawsWithGraphvizOrSaysHowToGetIt) {

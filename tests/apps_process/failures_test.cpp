@@ -172,6 +172,54 @@ TEST(Failures, WrongSettingsAreNamedWithTheNearestRightOne) {
     expectUsageError({"demo", "--set", "tcp.lane=2"}, "tcp.lanes");
 }
 
+TEST(Failures, AFileThatASettingNamesIsLookedAtBeforeAnythingStarts) {
+    const std::string folder = testing::TempDir() + "troupe_files_" + std::to_string(::getpid());
+    std::filesystem::create_directories(folder);
+    const std::string empty = folder + "/empty";
+    const std::string large = folder + "/large";
+    std::ofstream{empty};
+    std::ofstream(large) << std::string(3u << 20, 'x');
+    for (const auto& file : {empty, large})
+        std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    const std::vector<std::string> redis = {"--metadata", "redis://127.0.0.1:1"};
+    const struct {
+        const char* setting;
+        const char* remedy;
+        std::vector<std::string> more;
+    } settings[] = {
+        {"auth.key_file", "openssl rand", {}},
+        {"auth.accept_key_file", "openssl rand", {}},
+        {"topology.matrix", "troupe topo --json", {}},
+        {"redis.password_file", "TROUPE_REDIS_PASSWORD", redis},
+    };
+    for (const auto& each : settings) {
+        SCOPED_TRACE(each.setting);
+        for (const std::string& file : {folder + "/missing", folder, empty, large}) {
+            std::vector<std::string> arguments = {"verify", each.more.empty() ? "127.0.0.1:1" : "name", "--json",
+                                                  "--set", std::string(each.setting) + "=" + file};
+            arguments.insert(arguments.end(), each.more.begin(), each.more.end());
+            const auto outcome = runTroupe(arguments);
+            EXPECT_EQ(outcome.code, 2) << file;
+            EXPECT_THAT(outcome.err, AllOf(HasSubstr(each.setting), HasSubstr("'" + file + "'")));
+            const auto error = outcome.json()["error"];
+            EXPECT_EQ(error["code"], "InvalidArgument") << outcome.out;
+            ASSERT_TRUE(error["try"].is_string()) << outcome.err;
+            EXPECT_THAT(error["try"].get<std::string>(), HasSubstr(each.remedy));
+        }
+    }
+    for (const std::string& file : {folder + "/missing", folder, empty, large}) {
+        expectUsageError({"config", "--config", file}, file);
+        expectUsageError({"config", "--config", file}, "try: --config takes");
+    }
+    // So say the other commands that use them.
+    expectUsageError({"demo", "--set", "auth.key_file=" + empty}, "auth.key_file");
+    expectUsageError({"segments", "--metadata", "redis://127.0.0.1:1", "--set", "auth.key_file=" + empty},
+                     "auth.key_file");
+    expectUsageError({"segments", "--metadata", "redis://127.0.0.1:1", "--set", "redis.password_file=" + empty},
+                     "password_file");
+    std::filesystem::remove_all(folder);
+}
+
 TEST(Failures, ATargetWithoutAPortIsSaidBeforeAnythingStarts) {
     expectUsageError({"verify", "127.0.0.1"}, "has no port");
     expectUsageError({"bench", "127.0.0.1"}, "has no port");

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/support/child_process.h"
+#include "base/status.h"
 
 namespace troupe::apps {
 
@@ -61,6 +62,16 @@ struct Outcome {
     nlohmann::json json() const { return nlohmann::json::parse(out, nullptr, false); }
 };
 
+/// "PeerDown: PeerDown" and the like, in whatever words around it; empty: no code is named twice in a row.
+inline std::string doubledCode(const std::string& text) {
+    for (int code = 1; codeName(static_cast<Code>(code)) != "Unknown"; ++code) {
+        const std::string name(codeName(static_cast<Code>(code)));
+        const std::string twice = name + ": " + name;
+        if (text.find(twice) != std::string::npos) return twice;
+    }
+    return "";
+}
+
 /// Waits for the end of a process.
 inline Outcome finish(TroupeProcess& process) {
     Outcome outcome;
@@ -71,6 +82,7 @@ inline Outcome finish(TroupeProcess& process) {
     EXPECT_TRUE(code) << code.status().toString();
     if (code) outcome.code = *code;
     outcome.err = process.errors();
+    EXPECT_EQ(doubledCode(outcome.out + outcome.err), "") << outcome.out << outcome.err;
     return outcome;
 }
 

@@ -64,5 +64,32 @@ TEST(ByteRange, ReadsAsAHalfOpenInterval) {
     EXPECT_EQ((ByteRange{kTop, 2}.toString()), "[0xffffffffffffffff, +0x2)");
 }
 
+TEST(RangeSet, IsInOrderAndWhatTouchesOrOverlapsIsOne) {
+    const RangeSet set({{0x5000, 0x1000}, {0x1000, 0x1000}, {0x9000, 0}, {0x2000, 0x800}, {0x5800, 0x100}});
+    ASSERT_EQ(set.ranges().size(), 2u);
+    EXPECT_EQ(set.ranges()[0], (ByteRange{0x1000, 0x1800}));
+    EXPECT_EQ(set.ranges()[1], (ByteRange{0x5000, 0x1000}));
+    EXPECT_EQ(set.hull(), (ByteRange{0x1000, 0x5000}));
+}
+
+TEST(RangeSet, OverlapsWhatSharesAByteWithAnyOfThem) {
+    const RangeSet set({{0x1000, 0x1000}, {0x3000, 0x1000}, {0x5000, 1}});
+    for (const ByteRange& inside : {ByteRange{0x1000, 1}, ByteRange{0x1fff, 1}, ByteRange{0, 0x1001},
+                                    ByteRange{0x2000, 0x1001}, ByteRange{0x5000, 0x100}, ByteRange{0, kTop}})
+        EXPECT_TRUE(set.overlaps(inside)) << inside.toString();
+    for (const ByteRange& outside : {ByteRange{0x2000, 0x1000}, ByteRange{0, 0x1000}, ByteRange{0x5001, 0x100},
+                                     ByteRange{0x1800, 0}, ByteRange{kTop - 1, 1}})
+        EXPECT_FALSE(set.overlaps(outside)) << outside.toString();
+    EXPECT_TRUE(RangeSet(ByteRange{0, kTop}).overlaps({kTop - 1, 1}));
+}
+
+TEST(RangeSet, OfNothingOverlapsNothing) {
+    for (const RangeSet& set : {RangeSet(), RangeSet(ByteRange{}), RangeSet(std::vector<ByteRange>{{0x1000, 0}})}) {
+        EXPECT_TRUE(set.ranges().empty());
+        EXPECT_EQ(set.hull(), ByteRange{});
+        EXPECT_FALSE(set.overlaps({0, kTop}));
+    }
+}
+
 }  // namespace
 }  // namespace troupe

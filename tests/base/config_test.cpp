@@ -8,7 +8,9 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
@@ -264,7 +266,7 @@ TEST(ConfigLoader, NamesTheFileThatItCannotUse) {
     EXPECT_THAT(missing.message(), HasSubstr("/nonexistent/troupe.json"));
     EXPECT_EQ(loader.loadFile(std::filesystem::temp_directory_path().string()).code(), Code::InvalidArgument);
     const SettingsFile large(std::string((1u << 20) + 1, ' '));
-    EXPECT_THAT(loader.loadFile(large.path()).message(), HasSubstr("longer than 1MiB"));
+    EXPECT_THAT(loader.loadFile(large.path()).message(), HasSubstr("more than 1MiB"));
 }
 
 // --- environment -----------------------------------------------------------------------------------------------
@@ -360,6 +362,8 @@ TEST(ParseBytes, KnowsPowersOf1024And1000) {
     EXPECT_EQ(*parseBytes("3MB"), 3'000'000u);
     EXPECT_EQ(*parseBytes("3G"), 3'000'000'000u);
     EXPECT_EQ(*parseBytes("3GB"), 3'000'000'000u);
+    EXPECT_EQ(*parseBytes("3T"), 3'000'000'000'000u);
+    EXPECT_EQ(*parseBytes("3TB"), 3'000'000'000'000u);
     EXPECT_EQ(*parseBytes("18446744073709551615"), UINT64_MAX);
 }
 
@@ -369,6 +373,18 @@ TEST(ParseBytes, RefusesOverflowAndUnknownUnits) {
     EXPECT_THAT(parseBytes("4kib").status().message(), AllOf(HasSubstr("'4kib'"), HasSubstr("KiB")));
     for (const char* text : {"", "KiB", "4  KiB", "4KiB ", "-4", "4KiBs", "4s", "4.5MiB"})
         EXPECT_EQ(parseBytes(text).status().code(), Code::InvalidArgument) << text;
+}
+
+TEST(ParseBytes, TakesEachUnitThatItsMessageNames) {
+    std::string message = parseBytes("4Q").status().message();
+    constexpr std::string_view kMark = "must be one of ";
+    const auto at = message.find(kMark);
+    ASSERT_NE(at, std::string::npos) << message;
+    std::istringstream units(message.substr(at + kMark.size()));
+    int count = 0;
+    for (std::string unit; std::getline(units >> std::ws, unit, ','); ++count)
+        EXPECT_TRUE(parseBytes("4" + unit)) << unit;
+    EXPECT_GE(count, 13);
 }
 
 TEST(ParseTime, KnowsItsUnits) {

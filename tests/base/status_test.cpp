@@ -41,6 +41,14 @@ TEST(Status, ContextGoesBeforeTheMessageAndKeepsTheCode) {
     EXPECT_TRUE(Status::ok().withContext("open a").isOk());
 }
 
+TEST(Status, AnotherCodeKeepsTheNameOfTheFirstAndNoneIsNamedTwice) {
+    const Status lost(Code::ConnectionLost, "the peer hung up");
+    EXPECT_EQ(lost.withCode(Code::PeerDown).code(), Code::PeerDown);
+    EXPECT_EQ(lost.withCode(Code::PeerDown).toString(), "PeerDown: ConnectionLost: the peer hung up");
+    EXPECT_EQ(lost.withCode(Code::ConnectionLost).toString(), "ConnectionLost: the peer hung up");
+    EXPECT_TRUE(Status::ok().withCode(Code::PeerDown).isOk());
+}
+
 TEST(Status, CopiesShareTheErrorAndOutliveTheOriginal) {
     Status copy;
     {

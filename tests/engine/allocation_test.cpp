@@ -159,6 +159,11 @@ TEST(Explain, NamesTheTransportOfASegmentAndTheNicsOfATask) {
     ASSERT_EQ(route->refused.size(), 1u);
     EXPECT_EQ(route->refused[0].transport, "host");
     EXPECT_THAT(route->toString(), testing::StartsWith("tcp by tcp0; not host: "));
+    EXPECT_TRUE(route->refused_next.empty());
+    ASSERT_TRUE(route->owner);
+    EXPECT_EQ(route->owner->state, PeerState::Up);
+    EXPECT_FALSE(route->ending);
+    EXPECT_FALSE(pair.a->explainSegment(kLocalSegmentID)->owner);
     BatchHolder batch(*pair.a, 2);
     ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, 4096), pair.request(Opcode::Write, 0, 0, 0)}));
     batch.wait();

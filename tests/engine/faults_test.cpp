@@ -1,5 +1,7 @@
 // The engine's promises where parts of it are broken on purpose, by the fault API as a program uses it.
 
+#include <gmock/gmock.h>
+
 #include <atomic>
 #include <thread>
 
@@ -150,6 +152,73 @@ TEST_F(Faults, ALostCompletionEndsAtItsDeadline) {
     EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT) << status.error.toString();
     EXPECT_TRUE(status.quiesced);
     expectCompleted(run(Opcode::Write), pair.local.size());
+}
+
+TEST_F(Faults, ATaskThatItsDeadlineEndedSaysWhatWasUnderWay) {
+    add(here(), every(FaultPoint::Completion, FaultAction::Lose));
+    BatchHolder batch(*pair.a, 2);
+    TransferRequest request = pair.request(Opcode::Write, 0, 0, pair.local.size());
+    request.deadline = Clock::now() + milliseconds(100);
+    ASSERT_TRUE(batch.submit({request}));
+    EXPECT_EQ(batch.wait().s, TransferStatusEnum::TIMEOUT);
+    const auto how = pair.a->explain(batch.id(), 0);
+    ASSERT_TRUE(how) << how.status().toString();
+    SCOPED_TRACE(how->toString());
+    EXPECT_EQ(how->nics, std::vector<std::string>{"tcp0"});
+    ASSERT_TRUE(how->ending);
+    EXPECT_EQ(how->ending->cause.code(), Code::Timeout);
+    EXPECT_EQ(how->ending->length, pair.local.size());
+    EXPECT_EQ(how->ending->arrived, 0u);
+    EXPECT_TRUE(how->ending->sent);
+    EXPECT_GT(how->ending->under_way, 0u);
+    EXPECT_TRUE(how->ending->lost.empty());
+    // What was out came back when its path was ended.
+    std::uint64_t back = 0;
+    for (const auto& attempt : how->attempts) {
+        EXPECT_EQ(attempt.nic, "tcp0");
+        EXPECT_FALSE(attempt.cause.isOk());
+        back += attempt.bytes;
+    }
+    EXPECT_EQ(back, pair.local.size());
+    ASSERT_TRUE(how->owner);
+    EXPECT_EQ(how->owner->state, PeerState::Up);
+    EXPECT_TRUE(how->owner->trouble.isOk());
+    EXPECT_THAT(how->toString(), testing::AllOf(testing::HasSubstr("ended: Timeout: the deadline passed"),
+                                                testing::HasSubstr("its owner is up, last heard of ")));
+
+    request.deadline = Clock::now() - milliseconds(1);
+    ASSERT_TRUE(batch.submit({request}));
+    batch.wait();
+    const auto late = pair.a->explain(batch.id(), 1);
+    ASSERT_TRUE(late && late->ending);
+    EXPECT_FALSE(late->ending->sent);
+    EXPECT_THAT(late->toString(), testing::HasSubstr("nothing of its 1048576 bytes had been sent"));
+}
+
+TEST_F(Faults, ATaskThatTheLossOfItsPeerEndedSaysWhenThatWasHeardOfLast) {
+    add(here(), every(FaultPoint::Completion, FaultAction::Lose));
+    BatchHolder batch(*pair.a, 1);
+    ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
+    EXPECT_TRUE(pair.b->freeEngine());
+    const TransferStatus status = batch.wait();
+    EXPECT_EQ(status.s, TransferStatusEnum::FAILED);
+    EXPECT_EQ(status.error.code(), Code::PeerDown) << status.error.toString();
+    EXPECT_THAT(status.error.toString(), testing::AllOf(testing::HasSubstr("; last heard of "),
+                                                        testing::Not(testing::HasSubstr("PeerDown: PeerDown"))));
+    const auto how = pair.a->explain(batch.id(), 0);
+    ASSERT_TRUE(how) << how.status().toString();
+    SCOPED_TRACE(how->toString());
+    ASSERT_TRUE(how->ending);
+    EXPECT_EQ(how->ending->cause.code(), Code::PeerDown);
+    EXPECT_GT(how->ending->under_way, 0u);
+    ASSERT_TRUE(how->owner);
+    EXPECT_EQ(how->owner->state, PeerState::Down);
+    EXPECT_FALSE(how->owner->trouble.isOk());
+    // Of the segment alone, too.
+    const auto segment = pair.a->explainSegment(pair.segment);
+    ASSERT_TRUE(segment && segment->owner);
+    EXPECT_EQ(segment->owner->state, PeerState::Down);
+    EXPECT_FALSE(segment->ending);
 }
 
 TEST_F(Faults, ALostCompletionEndsWhenItIsCanceled) {

@@ -20,6 +20,7 @@
 #include <caf/actor_system_config.hpp>
 
 #include "base/endpoint.h"
+#include "metadata/inproc_store.h"
 #include "tests/support/engine_pair.h"
 #include "transports/transport.h"
 
@@ -198,6 +199,60 @@ TEST(Life, CallsFromALoopsOwnLogNeverWaitForWhoeverInstallsATransport) {
     EXPECT_GE(sink->refused, 20u) << sink->looks << " looks";
     sink->engine = nullptr;
     EXPECT_TRUE(engine->freeEngine());
+}
+
+/// Tells the reactor of its engine: what is posted there runs on the engine's control loop.
+class TellingStore final : public InprocStore {
+  public:
+    TellingStore(std::shared_ptr<InprocDirectory> directory, Reactor*& reactor)
+        : InprocStore(std::move(directory)), reactor_(reactor) {}
+    Status start(Reactor& reactor) override {
+        reactor_ = &reactor;
+        return InprocStore::start(reactor);
+    }
+
+  private:
+    Reactor*& reactor_;
+};
+
+TEST(Life, CallsThatWaitAreRefusedOnALoopOfAnotherEngine) {
+    Reactor* loop = nullptr;
+    EngineOptions options;
+    options.config = EngineSetup().config;
+    options.log = makeSilentLogger();
+    options.inproc_store = [&loop, directory = std::make_shared<InprocDirectory>()] {
+        return std::make_unique<TellingStore>(directory, loop);
+    };
+    TransferEngine host(std::move(options));
+    ASSERT_TRUE(host.init("inproc://", "host", "127.0.0.1"));
+    ASSERT_NE(loop, nullptr);
+
+    const auto other = startEngine();
+    EngineOptions silent;
+    silent.log = makeSilentLogger();
+    TransferEngine fresh(std::move(silent));
+    Buffer memory(4096);
+    std::vector<Status> answers;
+    std::promise<void> done;
+    loop->post([&] {
+        answers.push_back(fresh.init("p2p", ""));
+        answers.push_back(other->openSegment("127.0.0.1:1").status());
+        answers.push_back(other->registerLocalMemory(memory.data(), memory.size()));
+        answers.push_back(other->unregisterLocalMemoryBatch({memory.data()}));
+        answers.push_back(other->installTransport("null").status());
+        answers.push_back(other->explainSegment(kLocalSegmentID).status());
+        done.set_value();
+    });
+    ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
+    EXPECT_EQ(answers.size(), 6u);
+    for (const Status& answer : answers) {
+        expectCode(answer, Code::InvalidArgument);
+        EXPECT_THAT(answer.message(), HasSubstr("thread of your own"));
+    }
+    // It changed nothing.
+    EXPECT_TRUE(fresh.init("p2p", ""));
+    EXPECT_TRUE(other->registerLocalMemory(memory.data(), memory.size()));
+    EXPECT_TRUE(other->unregisterLocalMemory(memory.data()));
 }
 
 TEST(Life, InitTwiceIsAnError) {

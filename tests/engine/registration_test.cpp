@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/byte_range.h"
+#include "base/fault_injector.h"
 #include "tests/support/engine_pair.h"
 #include "topology/topology.h"
 
@@ -218,6 +219,66 @@ TEST_F(Registration, UnregisteringABatchStopsAtTheFirstError) {
     expectCode(engine_->unregisterLocalMemory(at(0)), Code::AddressNotRegistered);
     EXPECT_TRUE(engine_->unregisterLocalMemoryBatch({at(2), at(4)}));
     EXPECT_TRUE(engine_->unregisterLocalMemoryBatch({}));
+}
+
+TEST_F(Registration, UnregisteringABatchTwiceTheSameIsAnErrorAtTheSecond) {
+    ASSERT_TRUE(engine_->registerLocalMemoryBatch({{at(0), kPage}, {at(2), kPage}}));
+    expectCode(engine_->unregisterLocalMemoryBatch({at(0), at(0), at(2)}), Code::AddressNotRegistered);
+    EXPECT_TRUE(engine_->unregisterLocalMemory(at(2))) << "it was not reached";
+}
+
+TEST(Unregister, ThousandsOfRegionsGoInOneCallAndTheirPeersSeeIt) {
+    constexpr std::size_t kRegions = 3000;
+    EnginePair pair({}, kRegions * 2 * kPage);
+    ASSERT_TRUE(pair.b->unregisterLocalMemory(pair.remote.data()));
+    std::vector<BufferEntry> entries;
+    std::vector<void*> addrs;
+    // With gaps, so that no two are one range.
+    for (std::size_t i = 0; i < kRegions; ++i) {
+        addrs.push_back(pair.remote.data() + i * 2 * kPage);
+        entries.push_back({addrs.back(), kPage});
+    }
+    for (int round = 0; round < 2; ++round) {
+        ASSERT_TRUE(pair.b->registerLocalMemoryBatch(entries));
+        expectCompleted(pair.write(0, (kRegions - 1) * 2 * kPage, kPage), kPage);
+        ASSERT_TRUE(pair.b->unregisterLocalMemoryBatch(addrs));
+        EXPECT_TRUE((*pair.b->getSegmentDescByID(kLocalSegmentID))->buffers.empty());
+        expectFailed(pair.write(0, (kRegions - 1) * 2 * kPage, kPage), Code::AddressNotRegistered);
+        expectFailed(pair.write(0, 0, kPage), Code::AddressNotRegistered);
+    }
+}
+
+TEST(Unregister, OfABatchStopsAtTheRegionThatIsInUseAndLeavesTheRestUsable) {
+    EngineSetup setup;
+    setup.config.unregister_timeout = std::chrono::milliseconds(50);
+    setup.config.faults_enabled = true;
+    EnginePair pair(setup, 64 * kPage);
+    ASSERT_TRUE(pair.a->unregisterLocalMemory(pair.local.data()));
+    std::vector<BufferEntry> entries;
+    std::vector<void*> addrs;
+    for (std::size_t i = 0; i < 32; ++i) {
+        addrs.push_back(pair.local.data() + i * 2 * kPage);
+        entries.push_back({addrs.back(), kPage});
+    }
+    ASSERT_TRUE(pair.a->registerLocalMemoryBatch(entries));
+    FaultRule lost;
+    lost.point = FaultPoint::Completion;
+    lost.action = FaultAction::Lose;
+    lost.nth = 1;
+    ASSERT_TRUE((*pair.a->faults())->add(lost));
+    BatchHolder batch(*pair.a, 1);
+    ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 20 * 2 * kPage, 0, kPage)}));
+    const Status busy = pair.a->unregisterLocalMemoryBatch(addrs);
+    expectCode(busy, Code::BatchBusy);
+    EXPECT_THAT(busy.message(), HasSubstr(hexAddress(pair.local.address(20 * 2 * kPage))));
+    EXPECT_THAT(busy.message(), HasSubstr("batch " + std::to_string(batch.id())));
+    EXPECT_EQ((*pair.a->getSegmentDescByID(kLocalSegmentID))->buffers.size(), 12u);
+    BatchHolder next(*pair.a, 1);
+    expectCode(next.submit({pair.request(Opcode::Write, 19 * 2 * kPage, 0, kPage)}), Code::AddressNotRegistered);
+    ASSERT_TRUE(pair.a->cancelTransfer(batch.id()));
+    batch.wait();
+    expectCompleted(pair.write(20 * 2 * kPage, 0, kPage), kPage);
+    EXPECT_TRUE(pair.a->unregisterLocalMemoryBatch({addrs.begin() + 20, addrs.end()}));
 }
 
 TEST_F(Registration, NewWorkOnAnUnregisteredRegionIsRefused) {

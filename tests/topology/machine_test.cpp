@@ -246,7 +246,7 @@ TEST(LocalMatrix, TheFileWinsThenRdmaThenTheInterfaces) {
     EXPECT_EQ(found->origin, file);
     EXPECT_EQ(found->matrix, (PriorityMatrix{{"cuda:1", {{"mlx5_1"}, {"mlx5_0"}}}}));
     std::ofstream(file) << std::string(2u << 20, ' ');
-    EXPECT_THAT(localMatrix(config, machine).status().message(), testing::HasSubstr("more than 1 MiB"));
+    EXPECT_THAT(localMatrix(config, machine).status().message(), testing::HasSubstr("more than 1MiB"));
 }
 
 TEST(Far, ADeviceIsFarFromWhatPrefersOthersAndNothingIsKnownOfOneThatIsNotNamed) {

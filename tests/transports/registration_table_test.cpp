@@ -131,6 +131,35 @@ TEST(RegistrationTable, RemovalHidesAtOnceAndKeepsTheClaim) {
     EXPECT_TRUE(table.reserve(region(0x1000, 0x1000)).isOk());
 }
 
+TEST(RegistrationTable, ManyRegionsBeginTheirRemovalInOneVersionUpToTheFirstThatCannot) {
+    RegistrationTable table;
+    std::vector<std::uint64_t> addrs;
+    for (std::uint64_t i = 1; i <= 1000; ++i) {
+        registered(table, i * 0x1000, 0x800);
+        addrs.push_back(i * 0x1000);
+    }
+    const std::uint64_t version = table.regions().version();
+    std::vector<std::uint64_t> asked(addrs.begin(), addrs.begin() + 500);
+    asked.push_back(7);
+    asked.push_back(addrs[600]);
+    std::vector<Region> begun;
+    EXPECT_EQ(table.beginRemoval(asked, begun).code(), Code::AddressNotRegistered);
+    ASSERT_EQ(begun.size(), 500u);
+    EXPECT_EQ(begun[499].range.addr, addrs[499]);
+    EXPECT_EQ(table.regions().version(), version + 1);
+    EXPECT_EQ(table.regions().load()->size(), 500u);
+    EXPECT_EQ(coverage(table, addrs[499], 1), Code::AddressNotRegistered);
+    EXPECT_EQ(coverage(table, addrs[500], 1), Code::Ok);
+    EXPECT_EQ(coverage(table, addrs[600], 1), Code::Ok);
+    // Twice in one list, it is closing by then.
+    begun.clear();
+    EXPECT_EQ(table.beginRemoval(std::vector<std::uint64_t>{addrs[700], addrs[700]}, begun).code(), Code::BatchBusy);
+    EXPECT_EQ(begun.size(), 1u);
+    begun.clear();
+    EXPECT_TRUE(table.beginRemoval(std::span<const std::uint64_t>(), begun));
+    EXPECT_TRUE(begun.empty());
+}
+
 TEST(RegionMap, TouchingRegionsCountAsOne) {
     RegistrationTable table;
     registered(table, 0x1000, 0x1000);
