@@ -248,6 +248,25 @@ void TrackerLogic::flush() {
     if (!waits_.empty()) answerWaits(TimePoint::min());
 }
 
+TrackerLogic::Load TrackerLogic::load() const {
+    Load load;
+    for (const PeerState& peer : peers_) {
+        load.waiting += peer.pending.empty() ? 0 : 1;
+        for (const Path& path : peer.paths) {
+            load.flights += path.flights;
+            load.bytes += path.bytes;
+            const NicInfo& nic = workers_[path.worker].nic;
+            // Of a retired path nothing is known any more; what is moved over itself goes as one.
+            if (path.retired || nic.same_address_space || path.flights <= 1) continue;
+            const std::uint64_t largest =
+                std::max({nic.slice_bytes, nic.merge_bytes, nic.window_bytes / kFlightsPerWindow});
+            if (path.flights > nic.window_requests || path.bytes >= nic.window_bytes + largest)
+                load.within_windows = false;
+        }
+    }
+    return load;
+}
+
 bool TrackerLogic::Worker::isFarFrom(const std::string& location) const {
     return std::find(far_from.begin(), far_from.end(), location) != far_from.end();
 }
