@@ -125,6 +125,12 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
 void TrackerLogic::onDropPeer(const DropPeer& drop) {
     if (drop.peer >= peers_.size() || !peers_[drop.peer].peer) return;
     doomPeer(drop.peer, drop.cause);
+    // A worker may hear of it before it gets what was sent to it a moment ago, for which it would open a path anew: to
+    // a peer that answers nothing. Of one that it has to forget it takes nothing in.
+    if (!drop.forget)
+        forEachTask([&](Batch& batch, std::uint32_t index) {
+            if (batch.task(index).segment == peers_[drop.peer].segment) resetPathsOf(batch.task(index), drop.cause);
+        });
     // The workers close their paths; new ones are not lost yet.
     for (Path& path : peers_[drop.peer].paths) {
         path.usable = true;
