@@ -20,6 +20,9 @@ class BatchTracker final : public HostedActor, private TrackerOutput {
     void handle(const SliceReport& report);
     void handle(const EndTasks& end);
 
+    /// Its mind, to look at; on the turn, or where no loop runs.
+    const TrackerLogic& logic() const { return logic_; }
+
   protected:
     caf::behavior make_behavior() override;
     void afterMessages() override { logic_.flush(); }

@@ -72,7 +72,7 @@ void ControlServer::acceptAll() {
                 accept_timer_ =
                     loop().runAt(loop().now() + kAcceptPause, [this] { listener_->watch([this] { acceptAll(); }); });
             }
-            return;
+            break;
         }
         const auto endpoint = Endpoint::parse(accepted->peer);
         const std::string host = endpoint ? endpoint->host : accepted->peer;

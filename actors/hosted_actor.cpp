@@ -46,6 +46,7 @@ void HostedActor::finishMessages() {
 }
 
 void HostedActor::enqueue(caf::mailbox_element_ptr message, caf::execution_unit*) {
+    if (loop_.holdBack(*this, message)) return;
     caf::scheduled_actor::enqueue(std::move(message), loop_.hostUnit());
 }
 

@@ -264,6 +264,8 @@ bool Loop::runOnce(TimePoint now, const std::function<void()>& first) {
     return moved;
 }
 
+bool Loop::holdBack(HostedActor&, caf::mailbox_element_ptr&) { return false; }
+
 bool Loop::runReady() {
     bool moved = !after_due_.empty();
     if (moved) finishMessages();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <caf/execution_unit.hpp>
+#include <caf/fwd.hpp>
 
 #include "actors/adaptive_spin.h"
 #include "base/clock.h"
@@ -135,6 +136,8 @@ class Loop : public Reactor {
     bool idle() const { return inboxEmpty() && ready_.empty() && after_due_.empty(); }
     bool armPollables();
     TimePoint nextWake() const;
+    /// Somebody sends `message` to an actor here. True: it was taken, and arrives later.
+    virtual bool holdBack(HostedActor& to, caf::mailbox_element_ptr& message);
 
   private:
     friend class HostedActor;

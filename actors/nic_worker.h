@@ -20,6 +20,9 @@ class NicWorker final : public HostedActor, private Pollable, private WorkerOutp
     void handle(const Train& train) { logic_->onTrain(train); }
     void handle(const ResetPath& reset) { logic_->onReset(reset); }
 
+    /// Its mind, to look at; on the turn, or where no loop runs.
+    const WorkerLogic& logic() const { return *logic_; }
+
   protected:
     caf::behavior make_behavior() override;
     void on_exit() override;

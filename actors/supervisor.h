@@ -50,6 +50,8 @@ class Supervisor final : public HostedActor {
     /// Handles of the actors that others talk to directly; valid from construction.
     const std::vector<caf::actor>& trackers() const { return trackers_; }
     const caf::actor& directory() const { return directory_; }
+    /// By index, null where one has left; others come with transports. On the turn, or where no loop runs.
+    const std::vector<caf::actor>& workers() const { return workers_; }
 
   protected:
     caf::behavior make_behavior() override;

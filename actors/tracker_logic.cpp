@@ -136,6 +136,12 @@ void TrackerLogic::onUsePeer(const UsePeer& use) {
 void TrackerLogic::onDropPeer(const DropPeer& drop) {
     if (drop.peer >= peers_.size() || !peers_[drop.peer].peer) return;
     doomPeer(drop.peer, drop.cause);
+    // A worker may hear of it before it gets what was sent to it a moment ago, for which it would open a path anew: to
+    // a peer that answers nothing. Of one that it has to forget it takes nothing in.
+    if (!drop.forget)
+        forEachTask([&](Batch& batch, std::uint32_t index) {
+            if (batch.task(index).segment == peers_[drop.peer].segment) resetPathsOf(batch.task(index), drop.cause);
+        });
     // The workers close their paths; new ones are not lost yet.
     for (Path& path : peers_[drop.peer].paths) {
         path.usable = true;
@@ -296,6 +302,25 @@ void TrackerLogic::flush() {
     dirty_.clear();
     // Whatever ended since, by whichever handler, may be what they wait for.
     if (!waits_.empty()) answerWaits(TimePoint::min());
+}
+
+TrackerLogic::Load TrackerLogic::load() const {
+    Load load;
+    for (const PeerState& peer : peers_) {
+        load.waiting += peer.pending.empty() ? 0 : 1;
+        for (const Path& path : peer.paths) {
+            load.flights += path.flights;
+            load.bytes += path.bytes;
+            const NicInfo& nic = workers_[path.worker].nic;
+            // Of a retired path nothing is known any more; what is moved over itself goes as one.
+            if (path.retired || nic.same_address_space || path.flights <= 1) continue;
+            const std::uint64_t largest =
+                std::max({nic.slice_bytes, nic.merge_bytes, nic.window_bytes / kFlightsPerWindow});
+            if (path.flights > nic.window_requests || path.bytes >= nic.window_bytes + largest)
+                load.within_windows = false;
+        }
+    }
+    return load;
 }
 
 bool TrackerLogic::Worker::isFarFrom(const std::string& location) const {

@@ -55,6 +55,15 @@ class TrackerLogic {
     /// True when no task is running.
     bool idle() const { return active_ == nullptr; }
 
+    /// What its paths carry and what waits for room on them. Nothing while idle(), which is what it is for.
+    struct Load {
+        std::uint64_t flights = 0;
+        std::uint64_t bytes = 0;
+        std::uint64_t waiting = 0;   ///< Peers with work that waits.
+        bool within_windows = true;  ///< No path carries more than its Nic's window and one flight.
+    };
+    Load load() const;
+
   private:
     struct Worker {
         NicInfo nic;

@@ -293,6 +293,12 @@ bool WorkerLogic::arm() {
     return nic_->arm();
 }
 
+bool WorkerLogic::idle() const {
+    const bool waiting =
+        std::any_of(peers_.begin(), peers_.end(), [](const PeerPath& peer) { return !peer.backlog.empty(); });
+    return !hasFlights() && !waiting && waits_.empty() && close_waits_.empty() && flight_waits_.empty();
+}
+
 // --- unregister --------------------------------------------------------------------------------------------------
 
 void WorkerLogic::onAwaitPeersIdle(const AwaitPeersIdle& wait, TimePoint now) {

@@ -49,6 +49,8 @@ class WorkerLogic {
     void abandon(const Status& cause);
 
     const Nic& nic() const { return *nic_; }
+    /// No flight is with it, on the Nic or waiting for room there, and nobody waits for an answer.
+    bool idle() const;
 
   private:
     /// A flight that is with the Nic, or partly still in the backlog.

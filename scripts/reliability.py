@@ -196,7 +196,7 @@ def write_page(page, rows, soak, options, where, kind):
              f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {kind}.", "",
              "| what | target | measured | |", "|---|---|---|---|"]
     lines += [f"| {what} | {target} | {measured} | {words[met]} |" for what, target, measured, met in page.rows]
-    lines += ["", "The mutation check of the simulator (tests/sim/mutations.py) takes a build for each mutation, and is not a part",
+    lines += ["", "The mutation check of the simulator (tests/sim/mutations.py) takes a build of its own, and is not a part",
               "of this: [simulator.md](simulator.md).", "", "## Scenarios", "",
               "Medians of the rounds, the longest in brackets; milliseconds.", "",
               "| scenario | detect | all ended | recover | completed | failed | wrong | hung | quarantined | |",

@@ -14,6 +14,7 @@ const char* nameOf(Fault fault) {
         case Fault::NicFlap: return "nic_flap";
         case Fault::Kill: return "kill";
         case Fault::PowerLoss: return "power_loss";
+        case Fault::Restart: return "restart";
         case Fault::Pause: return "pause";
         case Fault::Partition: return "partition";
         case Fault::HalfPartition: return "half_partition";
@@ -31,7 +32,7 @@ void Simulation::scheduleFault() {
     if (faults_.empty()) return;
     world_.after(world_.span({}, 2 * between_faults_), [this] {
         if (calm_) return;
-        strike(faults_[world_.random().below(faults_.size())]);
+        if (!quiet_) strike(faults_[world_.random().below(faults_.size())]);
         scheduleFault();
     });
 }
@@ -84,6 +85,8 @@ void Simulation::strike(Fault fault) {
                 world_.after(away, [this, at] {
                     if (!calm_) startProcess(at);
                 });
+            } else if (fault == Fault::Restart) {
+                restart(at);
             } else if (fault == Fault::Pause) {
                 process.stopFor(lasts);
             } else if (fault == Fault::SlowPeer) {
@@ -100,6 +103,32 @@ void Simulation::strike(Fault fault) {
     world_.count(std::string("fault_") + nameOf(fault));
     world_.say("{} at {}, {} us", nameOf(fault), static_cast<char>('A' + at),
                std::chrono::duration_cast<std::chrono::microseconds>(lasts).count());
+}
+
+/// The links go first and come back last: so peers have windows full of work that was meant for the predecessor, and
+/// more that waits, when they find the successor by their control connections.
+void Simulation::restart(int at) {
+    static constexpr auto kLongestLinkless = 20 * kMillisecond;
+    static constexpr auto kLongestAway = 500 * kMicrosecond;
+    const auto setLinks = [this, at](unsigned start, bool down) {
+        const Host& host = hosts_[static_cast<std::size_t>(at)];
+        if (!host.process || host.starts != start) return false;
+        for (SimNic* nic : host.process->nics)
+            if (nic != nullptr) nic->setDown(down);
+        return true;
+    };
+    const unsigned start = hosts_[static_cast<std::size_t>(at)].starts;
+    setLinks(start, true);
+    world_.after(world_.span({}, kLongestLinkless), [this, at, start, setLinks] {
+        if (calm_ || !setLinks(start, true)) return;
+        endProcess(at, world_.chance(50));
+        world_.after(world_.span({}, kLongestAway), [this, at, start, setLinks] {
+            if (calm_ || hosts_[static_cast<std::size_t>(at)].process) return;
+            startProcess(at);
+            setLinks(start + 1, true);
+            world_.after(world_.span({}, kLongestLinkless), [start, setLinks] { setLinks(start + 1, false); });
+        });
+    });
 }
 
 void Simulation::strikePair(Fault fault) {

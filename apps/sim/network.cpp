@@ -166,6 +166,7 @@ class Network::SimListener final : public Listener {
 
 void Network::heal() {
     blocked_ = {};
+    cut_off_ = -1;
     loss = 0;
     duplicate = 0;
     latest = {};
@@ -216,11 +217,17 @@ Result<std::unique_ptr<Stream>> Network::connect(SimLoop& loop, const SocketAddr
 
 std::unique_ptr<Listener> Network::listen(SimLoop& loop) { return std::make_unique<SimListener>(*this, loop); }
 
-std::size_t Network::openEnds() const {
-    std::size_t open = 0;
-    for (const auto& weak : connections_)
-        if (const auto connection = weak.lock())
-            for (const auto& end : connection->ends) open += end.loop != nullptr ? 1 : 0;
+std::string Network::openEnds() const {
+    std::string open;
+    for (const auto& weak : connections_) {
+        const auto connection = weak.lock();
+        for (int end = 0; connection && end < 2; ++end) {
+            if (connection->ends[at(end)].loop == nullptr) continue;
+            if (!open.empty()) open += ", ";
+            open += fmt::format("{} has one that {} made to {}", hostAddress(connection->ends[at(end)].host),
+                                hostAddress(connection->ends[0].host), hostAddress(connection->ends[1].host));
+        }
+    }
     return open;
 }
 

@@ -38,8 +38,12 @@ class Network {
 
     /// Packets and bytes from one host to another vanish. Not symmetric: both directions are a partition, one of
     /// them half of one.
-    bool blocked(int from, int to) const { return blocked_[at(from)][at(to)]; }
+    bool blocked(int from, int to) const {
+        return blocked_[at(from)][at(to)] || (from != to && (from == cut_off_ || to == cut_off_));
+    }
     void block(int from, int to, bool on) { blocked_[at(from)][at(to)] = on; }
+    /// From all others, until all heals.
+    void cutOff(int host) { cut_off_ = host; }
     unsigned loss = 0;       ///< Percent of packets.
     unsigned duplicate = 0;  ///< Percent of packets.
     Duration latest{};       ///< Packets overtake each other by up to this.
@@ -57,8 +61,8 @@ class Network {
 
     Result<std::unique_ptr<Stream>> connect(SimLoop& loop, const SocketAddress& address);
     std::unique_ptr<Listener> listen(SimLoop& loop);
-    /// Ends that a process holds.
-    std::size_t openEnds() const;
+    /// Ends that processes hold, in words; empty: none.
+    std::string openEnds() const;
 
     // --- Nics ------------------------------------------------------------------------------------------------------
 
@@ -83,6 +87,7 @@ class Network {
 
     World& world_;
     std::array<std::array<bool, kMaxHosts>, kMaxHosts> blocked_{};
+    int cut_off_ = -1;  ///< -1: none.
     std::array<bool, kMaxHosts> powered_{true, true, true, true, true};
     std::array<SimListener*, kMaxHosts> listeners_{};
     std::array<std::vector<SimNic*>, kMaxHosts> nics_;

@@ -12,6 +12,7 @@
 #include <caf/send.hpp>
 
 #include "actors/batch_tracker.h"
+#include "actors/nic_worker.h"
 
 namespace troupe::sim {
 
@@ -52,6 +53,8 @@ class Ear final : public HostedActor {
   private:
     std::function<void(const PeerEvent&)> heard_;
 };
+
+const TrackerLogic& mindOf(const caf::actor& tracker) { return caf::actor_cast<BatchTracker*>(tracker)->logic(); }
 
 Incarnation drawIncarnation(World& world) {
     Incarnation drawn;
@@ -104,15 +107,16 @@ Process::Process(const Site& site, int host, unsigned its_start)
     plan.on_data_plane_gone = [this](const Status& why) { batches.endAll(why); };
     plan.on_fatal = [this](const Status& why) { site_.world->fail(seat.label + ": " + why.toString()); };
     supervisor_ = spawnHosted<Supervisor>(*control_loop_, std::move(plan), log_);
-    const auto* root = static_cast<Supervisor*>(caf::actor_cast<caf::abstract_actor*>(supervisor_));
-    directory_ = root->directory();
-    trackers_ = root->trackers();
+    root_ = static_cast<Supervisor*>(caf::actor_cast<caf::abstract_actor*>(supervisor_));
+    directory_ = root_->directory();
+    trackers_ = root_->trackers();
 
     const auto heard = [this](const PeerEvent& event) {
         site_.world->say("{} hears that {} is {}", seat.label, event.name,
                          event.state == PeerState::Up ? "up" : "down: " + event.cause.toString());
         up[event.segment] = event.state == PeerState::Up;
-        if (event.state == PeerState::Down) last_down[event.segment] = site_.world->now();
+        if (event.state == PeerState::Down)
+            last_down[event.segment] = {control_loop_->steppedBefore(), site_.world->now()};
     };
     ear_ = spawnHosted<Ear>(*control_loop_, heard, log_);
     caf::anon_send(directory_, SubscribePeers{ear_});
@@ -135,6 +139,7 @@ Process::Process(const Site& site, int host, unsigned its_start)
 
 Process::~Process() {
     if (!ended_) kill(true);
+    die();
     runToTheEnd();
     ear_ = nullptr;
     supervisor_ = nullptr;
@@ -240,6 +245,7 @@ void Process::kill(bool power) {
     site_.ledger->processGone(seat.host);
     if (store_) store_->reset();
     if (ended_) return;
+    die();
     caf::anon_send_exit(ear_, caf::exit_reason::user_shutdown);
     caf::anon_send(supervisor_, Shutdown{control_loop_->now() + kDrainBound});
     const TimePoint bound = control_loop_->now() + 2 * kDrainBound;
@@ -251,6 +257,13 @@ void Process::kill(bool power) {
         if (next > bound) return site_.world->fail(seat.label + " does not end: its actors wait for nothing");
         seat.ahead = std::max(seat.ahead, next - site_.world->now());
     }
+}
+
+/// What its loops send to each other arrives at once from here on.
+void Process::die() {
+    seat.dies = true;
+    control_loop_->receiveAll();
+    for (const auto& loop : data_loops_) loop->receiveAll();
 }
 
 /// All that can run without time passing.
@@ -275,7 +288,27 @@ void Process::runToTheEnd() {
 void Process::checkNothingLeft() {
     for (const SimNic* nic : nics)
         if (nic != nullptr && !nic->idle()) site_.world->fail(seat.label + " " + nic->name() + " holds requests");
+    for (const auto& loop : data_loops_) checkCredit(*loop);
+    for (const caf::actor& tracker : trackers_)
+        if (!mindOf(tracker).idle()) site_.world->fail(seat.label + ": a tracker has tasks, and there are none");
+    for (const caf::actor& worker : root_->workers())
+        if (worker && !caf::actor_cast<NicWorker*>(worker)->logic().idle())
+            site_.world->fail(seat.label + ": a worker has flights or waits, and there is no task");
     checkQuarantine();
+}
+
+void Process::checkCredit(const SimLoop& loop) {
+    if (ended_) return;
+    for (std::size_t i = 0; i < trackers_.size(); ++i) {
+        if (data_loops_[i].get() != &loop) continue;
+        const TrackerLogic& mind = mindOf(trackers_[i]);
+        const TrackerLogic::Load load = mind.load();
+        if (!load.within_windows) site_.world->fail(seat.label + ": a path carries more than its window");
+        if (mind.idle() && (load.flights != 0 || load.bytes != 0 || load.waiting != 0))
+            site_.world->fail(
+                fmt::format("{}: tracker {} has no task, and {} flights of {} bytes are out, work for {} peers waits",
+                            seat.label, i, load.flights, load.bytes, load.waiting));
+    }
 }
 
 void Process::checkQuarantine() {

@@ -66,6 +66,9 @@ class Process {
     bool ready() const { return installed_ == transports.size(); }
     /// Nothing of a transfer is left anywhere.
     void checkNothingLeft();
+    /// After a step of one of its loops: no tracker there has sent more than it may, and one without tasks has got back
+    /// all that its paths carried.
+    void checkCredit(const SimLoop& loop);
     /// What the Nics could not prove, no more and no less, is in quarantine.
     void checkQuarantine();
     void stopFor(Duration span);
@@ -80,8 +83,13 @@ class Process {
     BatchTable batches{4096};
     std::vector<SimNic*> nics;
     std::vector<std::shared_ptr<SimTransport>> transports;  ///< Best first.
-    std::map<SegmentID, TimePoint> last_down;               ///< Of peers: when the application heard of it.
-    std::map<SegmentID, bool> up;                           ///< Peers that it was told are up.
+    /// The application hears that a peer is down some time after the directory has told trackers and workers.
+    struct Down {
+        TimePoint told_after{};  ///< Trackers and workers.
+        TimePoint heard{};
+    };
+    std::map<SegmentID, Down> last_down;  ///< Of peers: the last time that the application heard it.
+    std::map<SegmentID, bool> up;         ///< Peers that it was told are up.
     std::uint32_t trackers() const { return static_cast<std::uint32_t>(trackers_.size()); }
     SimLoop& dataLoop(std::uint32_t index) { return *data_loops_[index]; }
     SimLoop& controlLoop() { return *control_loop_; }
@@ -91,6 +99,7 @@ class Process {
     template <class Message>
     void hand(std::uint32_t tracker, Message message);
     void runToTheEnd();
+    void die();
 
     const Site& site_;
     Logger log_;
@@ -99,6 +108,7 @@ class Process {
     SimStore::Link store_;
     caf::actor ear_;  ///< Hears PeerEvents.
     caf::actor supervisor_;
+    const Supervisor* root_ = nullptr;  ///< The same.
     caf::actor directory_;
     std::vector<caf::actor> trackers_;
     std::size_t installed_ = 0;

@@ -12,6 +12,13 @@ constexpr auto kLongestAct = 3 * kMillisecond;
 /// Between two looks whether all is well again.
 constexpr Duration kLook = 5 * kMillisecond;
 
+// How long applications go on with a peer that has fallen silent, so that their windows are full of what never ends.
+constexpr auto kLongestUnaware = 100 * kMillisecond;
+// Until everybody was told: keepalive_timeout, an interval, a failed attempt to connect, and a pause of the process.
+constexpr auto kNoticed = 2000 * kMillisecond;
+// And until what waited for it has ended: more than what Workload allows.
+constexpr auto kEnded = 450 * kMillisecond;
+
 int drawHosts(Random& random) { return static_cast<int>(2 + random.below(kMaxHosts - 1)); }
 
 }  // namespace
@@ -35,6 +42,7 @@ Simulation::Simulation(caf::actor_system& system, std::uint64_t seed, bool traci
     drawSetting();
     world_.after_step = [this](SimLoop& loop) {
         Host& host = hosts_[static_cast<std::size_t>(loop.seat().host)];
+        if (host.process) host.process->checkCredit(loop);
         if (host.workload) host.workload->observe();
     };
 }
@@ -115,7 +123,7 @@ void Simulation::scheduleAct(int at, unsigned start) {
         Host& host = hosts_[static_cast<std::size_t>(at)];
         if (calm_ || !host.process || host.starts != start) return;
         // An application that is stopped with its process does nothing, either.
-        if (host.process->seat.stands <= world_.now() && host.process->ready()) host.workload->act();
+        if (!quiet_ && host.process->seat.stands <= world_.now() && host.process->ready()) host.workload->act();
         scheduleAct(at, start);
     });
 }
@@ -127,6 +135,7 @@ Outcome Simulation::run() {
     for (std::size_t i = 0; i < hosts_.size(); ++i) startProcess(static_cast<int>(i));
     scheduleFault();
     world_.run(world_.now() + world_.span(200 * kMillisecond, 1000 * kMillisecond), {});
+    if (world_.chance(30)) silence();
     heal();
     proveThatAllIsWell();
     endInOrder();
@@ -141,6 +150,34 @@ Outcome Simulation::run() {
     outcome.setting = setting_;
     outcome.trace.assign(world_.lines().begin(), world_.lines().end());
     return outcome;
+}
+
+/// One host is silent for good, and then nobody does anything: whoever has it open is told, and what waits for it ends,
+/// although nothing else would end it.
+void Simulation::silence() {
+    const int at = anyHost();
+    if (world_.failed() || !hosts_[static_cast<std::size_t>(at)].process) return;
+    const bool dies = world_.chance(50);
+    world_.say("{} is silent from here on", static_cast<char>('A' + at));
+    world_.count(dies ? "silent_deaths" : "silent_hosts");
+    if (dies)
+        endProcess(at, false);
+    else
+        network_.cutOff(at);
+    world_.run(world_.now() + world_.span({}, kLongestUnaware), {});
+    quiet_ = true;
+    mustReach("a silent peer is not noticed", kNoticed, [&] {
+        for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
+            const auto& workload = hosts_[static_cast<std::size_t>(host)].workload;
+            for (int other = 0; workload && other < static_cast<int>(hosts_.size()); ++other)
+                if ((host == at || other == at) && workload->believesUp(other)) return false;
+        }
+        return true;
+    });
+    if (!world_.failed()) world_.run(world_.now() + kEnded, {});
+    for (const Host& host : hosts_)
+        if (host.workload) host.workload->observe();
+    quiet_ = false;
 }
 
 void Simulation::heal() {
@@ -212,6 +249,12 @@ void Simulation::endInOrder() {
     mustReach("segments are not closed", std::chrono::seconds(1), [&] {
         return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.workload->nothingOpen(); });
     });
+    std::string open;
+    mustReach("control connections are left, and no segment is open", std::chrono::seconds(1), [&] {
+        open = network_.openEnds();
+        return open.empty();
+    });
+    if (!open.empty()) world_.say("{}", open);
     for (const Host& host : hosts_) {
         host.workload->freeAll();
         host.process->shutDown();
@@ -222,8 +265,8 @@ void Simulation::endInOrder() {
     if (world_.failed()) return;
     for (const Host& host : hosts_)
         if (!host.process->quarantine->empty()) world_.fail("the Nics have ended, and memory is in quarantine");
-    if (network_.openEnds() != 0)
-        world_.fail(fmt::format("{} control connections are left after all engines ended", network_.openEnds()));
+    open = network_.openEnds();
+    if (!open.empty()) world_.fail("control connections are left after all engines ended: " + open);
     if (site_.store && !site_.store->names().empty())
         world_.fail("the store has records of engines that ended in order");
 }

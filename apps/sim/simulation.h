@@ -34,6 +34,7 @@ enum class Fault {
     NicFlap,           ///< A Nic's link goes down and comes back.
     Kill,              ///< A process dies; another starts on its address, now or later.
     PowerLoss,         ///< The same, and nobody is told.
+    Restart,           ///< The same, and the other is there at once, but its links are not.
     Pause,             ///< A process stands still.
     Partition,         ///< Two hosts do not reach each other.
     HalfPartition,     ///< One of them does not reach the other.
@@ -72,6 +73,8 @@ class Simulation {
     void strike(Fault fault);
     void strikePair(Fault fault);
     void strikeStore(Fault fault);
+    void silence();
+    void restart(int host);
     void heal();
     /// Runs until `reached` holds; a violation when it does not within `bound`.
     void mustReach(const std::string& what, Duration bound, const std::function<bool()>& reached);
@@ -86,7 +89,8 @@ class Simulation {
     std::vector<std::vector<TimePoint>> deaths_;
     std::vector<Fault> faults_;  ///< That this seed has.
     Duration between_faults_{};
-    bool calm_ = false;
+    bool calm_ = false;   ///< From when all heals on.
+    bool quiet_ = false;  ///< Applications do nothing, and nothing befalls them.
     std::string setting_;
     const std::uint64_t seed_;
 };

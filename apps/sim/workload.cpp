@@ -305,15 +305,27 @@ bool Workload::leftQuarantine(TaskRecord& task) {
     return true;
 }
 
+bool Workload::believesUp(int host) const {
+    const Segment& segment = segments_[static_cast<std::size_t>(host)];
+    if (segment.id == kInvalidSegmentID || segment.id == kLocalSegmentID || segment.calling) return false;
+    const auto found = process_.up.find(segment.id);
+    return found != process_.up.end() && found->second;
+}
+
 void Workload::checkTime(const TaskRecord& task) {
     if (world_.now() > allowance(task.deadline))
         world_.fail(describe(task) + " has not ended, and its deadline is long past");
+    // What was there when the peer went down ends with it, however patient its Nic is and wherever it was on its way.
+    const auto down = process_.last_down.find(task.batch->task(task.index).segment);
+    if (down != process_.last_down.end() && task.submitted < down->second.told_after &&
+        world_.now() > allowance(down->second.heard))
+        world_.fail(describe(task) + " has not ended, and its peer was said to be down");
     const TimePoint died = deaths_[static_cast<std::size_t>(task.target)][task.target_start];
     if (!task.peer_was_up || died < task.submitted || died == kForever || task.target == task.host) return;
     if (world_.now() <= allowance(died + kPeerDownBound)) return;
     // A peer that was down already when it died is not told to be down once more.
     for (const auto& [segment, when] : process_.last_down)
-        if (when >= task.submitted - kSlack && when <= died &&
+        if (when.heard >= task.submitted - kSlack && when.heard <= died &&
             static_cast<std::uint32_t>(segment) == static_cast<std::uint32_t>(task.batch->task(task.index).segment))
             return;
     world_.fail(describe(task) + " still waits for a peer that is long dead");

@@ -21,6 +21,8 @@ class Workload {
     void observe();
     /// The process is gone.
     void gone();
+    /// It has the segment of that host open, and was told last that it is up.
+    bool believesUp(int host) const;
 
     // --- the end of a simulation: everything has to work again -------------------------------------------------------
 

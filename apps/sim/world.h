@@ -43,6 +43,9 @@ class World {
 
     void addLoop(SimLoop* loop) { loops_.push_back(loop); }
     void removeLoop(SimLoop* loop) { std::erase(loops_, loop); }
+    /// The loop that is in the middle of a step; null: none.
+    SimLoop* stepping() const { return stepping_; }
+    void setStepping(SimLoop* loop) { stepping_ = loop; }
 
     /// Runs until `end`, the first violation, or `until` holds; asks it after every step.
     void run(TimePoint end, const std::function<bool()>& until);
@@ -81,6 +84,7 @@ class World {
     std::uint64_t next_event_ = 0;
     std::vector<SimLoop*> loops_;
     std::vector<SimLoop*> due_;  ///< Scratch of step.
+    SimLoop* stepping_ = nullptr;
     std::optional<std::string> violation_;
     std::deque<std::string> lines_;
     std::uint64_t fingerprint_ = 0;

@@ -953,6 +953,29 @@ TEST_F(Tracker, ADroppedPeerFailsWhatWaitsAtOnceAndTheRestWhenItIsBack) {
     EXPECT_EQ(batch(next).s, TransferStatusEnum::COMPLETED);
 }
 
+TEST_F(Tracker, APathIsResetWhenItsPeerGoesDownForTheTrainsThatComeAfterThatWord) {
+    const BatchID id = submit({spec(0, 300), spec(1000, 300)});
+    const auto flights = output_.takeFlights();
+    tracker_.onDropPeer(DropPeer{kPeer, Status(Code::PeerDown, "dead"), false});
+    tracker_.flush();
+    // The worker may have closed its path before the train came, and opened another for it, which waits for ever.
+    ASSERT_EQ(output_.resets.size(), 1u);
+    EXPECT_EQ(output_.resets[0].reset.peer, kPeer);
+    for (const Flight& flight : flights) fail(flight, Status(Code::PathReset, "path reset"), true);
+    EXPECT_TRUE(output_.trains.empty());
+    EXPECT_EQ(task(id, 0).error.code(), Code::PeerDown);
+    EXPECT_TRUE(tracker_.idle());
+}
+
+TEST_F(Tracker, APeerThatIsForgottenTakesItsPathsAlong) {
+    submit({spec(0, 300)});
+    tracker_.onDropPeer(DropPeer{kPeer, Status(Code::Canceled, "closed"), true});
+    tracker_.flush();
+    EXPECT_TRUE(output_.resets.empty());
+    for (const Flight& flight : output_.takeFlights()) fail(flight, Status(Code::Canceled, "closed"), false);
+    EXPECT_TRUE(tracker_.idle());
+}
+
 TEST_F(Tracker, AForgottenPeersSegmentIsStale) {
     tracker_.onDropPeer(DropPeer{kPeer, Status(Code::Canceled, "closed"), true});
     const BatchID id = submit({spec(0, 64)});

@@ -123,6 +123,25 @@ TEST_F(Hostile, ManySilentConnectionsKeepNobodyOut) {
     }
 }
 
+TEST(HostileSilence, AClientThatGreetsAndThenFallsSilentIsCut) {
+    EngineSetup setup;
+    setup.config.keepalive_interval = std::chrono::milliseconds(50);
+    setup.config.keepalive_timeout = std::chrono::milliseconds(200);
+    auto engine = startEngine(setup);
+    const std::uint16_t port = (*engine->getSegmentDescByID(kLocalSegmentID))->control.port;
+    // A host without power says no goodbye, and another of the same moment does not hide it.
+    const UniqueFd first = connectTo(port);
+    const UniqueFd second = connectTo(port);
+    for (const UniqueFd* fd : {&first, &second}) {
+        Hello hello;
+        hello.incarnation = Incarnation::random();
+        const std::string bytes = hello.encode();
+        ASSERT_EQ(::send(fd->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    }
+    EXPECT_TRUE(closedByPeer(first.get()));
+    EXPECT_TRUE(closedByPeer(second.get()));
+}
+
 TEST(HostileCrowd, BeyondTheBoundOfControlConnectionsIsSaidOnce) {
     std::ostringstream said;
     EngineSetup setup;

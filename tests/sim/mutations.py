@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Does the simulator find defects? Puts deliberate ones into a copy of the sources, builds it once, and runs seeds with one
-of them awake at a time until a rule is broken. Every one must be found within --seeds.
+"""Does the simulator find defects? Puts deliberate ones into a copy of the sources, builds it once, and runs seeds with
+one of them awake at a time until a rule is broken. Every one must be found within --seeds, by a seed that breaks no rule
+without it.
 
-    tests/sim/mutations.py [--seeds 500] [--only NAME,...] [--json] [--list]
+    tests/sim/mutations.py [--seeds 500] [--first 1] [--only NAME]... [--jobs N] [--json] [--list]
 
-Works in build/mutations; the tree itself is not touched. Exit code 1: one was not found, or its text is not in the
-sources any more."""
+Says on stderr how far it is, and prints a table at the end. Works in build/mutations; the tree itself is not touched.
+Exit code 1: one was not found, or its text is not in the sources any more."""
 
 import argparse
+import concurrent.futures
 import filecmp
 import json
 import os
@@ -20,6 +22,10 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WORK = os.path.join(ROOT, "build", "mutations")
 TREE = os.path.join(WORK, "tree")
+
+# Seeds of one process, after each of which it says how far it is, and how long they may take, in seconds.
+CHUNK = 50
+CHUNK_BOUND = 600
 
 TRACKER = "actors/tracker_logic.cpp"
 WORKER = "actors/worker_logic.cpp"
@@ -62,7 +68,7 @@ MUTATIONS = [
      "if (sourceOf(batch.task(index)).overlaps(wait.range)) ++added.users;",
      "if (sourceOf(batch.task(index)).overlaps(wait.range) && !MUTANT) ++added.users;"),
     ("no_keepalive", "silence of a peer is not noticed", "actors/peer_monitor.cpp",
-     "if (now >= silentAt()) return", "if (now >= silentAt() && !MUTANT) return"),
+     "silentAt() const { return channel_", "silentAt() const { return MUTANT ? kForever : channel_"),
     ("lost_for_good", "a path that came back is not used again", TRACKER,
      "path->usable = change.usable;", "path->usable = change.usable && !MUTANT;"),
     ("no_takeover", "a restarted engine leaves its name to its dead predecessor", "actors/local_publisher.cpp",
@@ -74,6 +80,11 @@ MUTATIONS = [
      "for (const std::uint64_t doubt : sweep_.proven) quarantine_.prove(index_, doubt);",
      "for (const std::uint64_t doubt : sweep_.proven) MUTANT ? quarantine_.proveAll(index_) : "
      "quarantine_.prove(index_, doubt);"),
+    ("no_window", "a path takes all there is, whatever its Nic's window", TRACKER,
+     "return path.bytes == 0 || (path.bytes", "return MUTANT || path.bytes == 0 || (path.bytes"),
+    ("kept_connection", "the control connection of a peer that is gone stays", "actors/control_server.cpp",
+     "if (silence_timer_ == 0 && !clients_.empty()) dropSilent();",
+     "if (silence_timer_ == 0 && !clients_.empty() && !MUTANT) dropSilent();"),
     ("unregister_ignores_quarantine", "unregister does not ask the quarantine", "actors/supervisor.cpp",
      "if (!quarantined) return request.reply(quarantined);",
      "if (!quarantined && !MUTANT) return request.reply(quarantined);"),
@@ -150,52 +161,100 @@ def build():
             sys.exit(done.stdout[-4000:])
 
 
-def try_one(name, meaning, seeds):
-    started = time.monotonic()
-    result = {"name": name, "meaning": meaning, "found": False}
-    try:
-        done = run([f"{TREE}/build/release/bin/sim_test", "--gtest_filter=Shares/SimulatorSeeds.KeepsTheRules/0"],
-                   timeout=900, env={**os.environ, "TROUPE_SIM_SEEDS": str(seeds), "TROUPE_MUTANT": name})
-    except subprocess.TimeoutExpired:
-        return {**result, "says": "it ran for 15 minutes"}
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_seeds(first, count, name):
+    """One mutation awake, or none: whether a rule was broken, by which seed, and what was said."""
+    done = run([f"{TREE}/build/release/bin/sim_test", "--gtest_filter=Shares/SimulatorSeeds.KeepsTheRules/0"],
+               timeout=CHUNK_BOUND, env={**os.environ, "TROUPE_SIM_FIRST": str(first), "TROUPE_SIM_SEEDS": str(count),
+                                         "TROUPE_MUTANT": name})
     said = re.search(r"^seed (\d+): (.*)$", done.stdout, re.MULTILINE)
-    found = done.returncode != 0
-    return {**result, "found": found, "seed": int(said.group(1)) if said else None,
-            "says": said.group(2) if said else ("it crashed" if found else ""),
-            "seconds": round(time.monotonic() - started, 1)}
+    broken = done.returncode != 0
+    # A crash does not say where.
+    return broken, int(said.group(1)) if said else None, said.group(2) if said else ("it crashed" if broken else "")
+
+
+def try_one(mutation, first, seeds):
+    name, meaning = mutation[:2]
+    started = time.monotonic()
+    result = {"name": name, "meaning": meaning, "found": False, "seed": None, "says": "", "seeds": 0}
+    try:
+        while result["seeds"] < seeds and not result["found"]:
+            count = min(CHUNK, seeds - result["seeds"])
+            at = first + result["seeds"]
+            broken, seed, says = run_seeds(at, count, name)
+            result["seeds"] += seed - at + 1 if seed is not None else count
+            if broken and run_seeds(seed if seed is not None else at, 1 if seed is not None else count, "")[0]:
+                result["says"] = f"a rule is broken without it, too: {says}"
+                break
+            result.update(found=broken, seed=seed, says=says)
+            if not broken:
+                say(f"  {name}: not in {result['seeds']} of {seeds} seeds, {time.monotonic() - started:.0f} s")
+    except subprocess.TimeoutExpired:
+        result["says"] = f"{CHUNK} seeds took longer than {CHUNK_BOUND} s"
+    result["seconds"] = round(time.monotonic() - started, 1)
+    return result
+
+
+def print_table(results):
+    rows = [("defect", "seed", "seeds run", "seconds", "what was said")]
+    for each in results:
+        seed = str(each["seed"]) if each["found"] else "NOT FOUND"
+        rows.append((each["name"], seed, str(each["seeds"]), str(each["seconds"]), each["says"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for name, seed, seeds, seconds, says in rows:
+        print(f"{name:{widths[0]}}  {seed:>{widths[1]}}  {seeds:>{widths[2]}}  {seconds:>{widths[3]}}  {says}")
+
+
+def chosen(only):
+    known = {mutation[0] for mutation in MUTATIONS}
+    wanted = {name for names in only for name in names.split(",") if name}
+    if wanted - known:
+        sys.exit(f"no such defect: {', '.join(sorted(wanted - known))}; --list names them")
+    return [mutation for mutation in MUTATIONS if not wanted or mutation[0] in wanted]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=500)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--seeds", type=int, default=500, help="within which each must be found")
+    parser.add_argument("--first", type=int, default=1, help="the first of them")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="one of --list; may be repeated")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="tried at the same time")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     if arguments.list:
         for name, meaning, *_ in MUTATIONS:
-            print(f"{name:26} {meaning}")
+            print(f"{name:30} {meaning}")
         return 0
+    wanted = chosen(arguments.only)
+    started = time.monotonic()
     copy_tree()
     missing = put_in(read_original, put)
     if missing:
         sys.exit("\n".join(missing))
+    say(f"building {len(MUTATIONS)} defects into {TREE}")
     build()
-    wanted = set(filter(None, arguments.only.split(",")))
+    say(f"built in {time.monotonic() - started:.0f} s; looking for {len(wanted)}")
     results = []
-    for name, meaning, *_ in MUTATIONS:
-        if wanted and name not in wanted:
-            continue
-        results.append(try_one(name, meaning, arguments.seeds))
-        last = results[-1]
-        if not arguments.json:
-            where = f"seed {last.get('seed')}" if last["found"] else "NOT FOUND"
-            print(f"{last['name']:26} {where:12} {last['says']}", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(max(arguments.jobs, 1)) as pool:
+        tries = [pool.submit(try_one, mutation, arguments.first, arguments.seeds) for mutation in wanted]
+        for done in concurrent.futures.as_completed(tries):
+            last = done.result()
+            results.append(last)
+            where = f"seed {last['seed']}" if last["found"] else "NOT FOUND"
+            say(f"{len(results)} of {len(wanted)}: {last['name']}: {where}, {last['seconds']} s: {last['says']}")
+    order = {mutation[0]: place for place, mutation in enumerate(MUTATIONS)}
+    results.sort(key=lambda each: order[each["name"]])
     missed = [each for each in results if not each["found"]]
     if arguments.json:
         print(json.dumps({"ok": not missed, "mutations": results}, indent=2))
     else:
-        print(f"{len(results) - len(missed)} of {len(results)} found within {arguments.seeds} seeds")
+        print_table(results)
+        print(f"{len(results) - len(missed)} of {len(results)} found within {arguments.seeds} seeds, "
+              f"{time.monotonic() - started:.0f} s")
     return 1 if missed else 0
 
 

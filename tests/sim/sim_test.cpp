@@ -40,7 +40,8 @@ void runSeeds(std::uint64_t first, std::uint64_t count) {
     for (const char* what :
          {"ended_FAILED", "ended_TIMEOUT", "ended_CANCELED", "unregistered", "lost_completions", "late_completions",
           "tasks_not_quiesced", "packets_lost", "packets_duplicated", "paths_lost", "paths_returned", "writes_fenced",
-          "writes_unfenced", "completed_after_a_loss", "completed_by_the_next_transport"})
+          "writes_unfenced", "completed_after_a_loss", "completed_by_the_next_transport", "interrupted",
+          "silent_deaths", "silent_hosts"})
         EXPECT_GT(times(what), 0u) << what;
     for (int fault = 0; fault < kFaults; ++fault)
         EXPECT_GT(times((std::string("fault_") + nameOf(static_cast<Fault>(fault))).c_str()), 0u)
