@@ -47,6 +47,12 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"bench", "a:1", "--block_size", "0"}, "size of 0");
     expectUsageError({"bench", "a:1", "--threads", "0"}, "--threads");
     expectUsageError({"bench", "a:1", "--threads", "1,257"}, "--threads");
+    for (const char* list : {"1,", ",1", "1,,2", ","})
+        for (const char* option : {"--block_size", "--batch_size", "--threads"})
+            expectUsageError({"bench", "a:1", option, list}, "has no value before or after a comma");
+    expectUsageError({"bench", "a:1", "--batch_size", "1,x"}, "'x' is not a whole number from 1 to 65536");
+    expectUsageError({"verify", "a:1", "--seed", "-1"}, "'-1' is not a whole number");
+    expectUsageError({"sim", "--first", "-1"}, "'-1' is not a whole number");
     expectUsageError({"bench", "a:1", "--operation", "erase"}, "erase");
     expectUsageError({"bench", "a:1", "--transport", "carrier-pigeon"}, "carrier-pigeon");
     for (const char* command : {"serve", "bench", "verify"}) {
@@ -175,7 +181,9 @@ TEST(Failures, WrongSettingsAreNamedWithTheNearestRightOne) {
 TEST(Failures, ATargetWithoutAPortIsSaidBeforeAnythingStarts) {
     expectUsageError({"verify", "127.0.0.1"}, "has no port");
     expectUsageError({"bench", "127.0.0.1"}, "has no port");
-    expectUsageError({"replay", "t", "--target", "127.0.0.1:0"}, "has no port");
+    expectUsageError({"verify", "[::1]"}, "has no port");
+    expectUsageError({"replay", "t", "--target", "127.0.0.1:0"}, "has port 0");
+    expectUsageError({"verify", "[::1]:0"}, "has port 0");
     expectUsageError({"verify", "127.0.0.1:99999"}, "99999");
     expectUsageError({"verify", "::1:38259"}, "write [::1]:38259");
     expectUsageError({"verify", "::1"}, "write [::1]:PORT");
