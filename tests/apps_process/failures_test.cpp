@@ -434,6 +434,7 @@ TEST(Failures, APortOfSomebodyElseIsAskedForATroupeEngine) {
     server.join();
     EXPECT_EQ(outcome.code, 1);
     EXPECT_THAT(outcome.err, HasSubstr("is it a Troupe engine that listens there?"));
+    EXPECT_THAT(outcome.err, HasSubstr("control port"));
 }
 
 TEST(Benchmark, ASettingLeavesTheNamesOfTheRowsAlone) {
