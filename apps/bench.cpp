@@ -125,6 +125,7 @@ Status checkOptions(const BenchOptions& options) {
 
 Status runCommand(const BenchOptions& options, Console& console) {
     const bool json = options.engine.common.json;
+    if (json && console.partial != nullptr) *console.partial = {{"rows", nlohmann::json::array()}};
     // A row may take minutes: what is measured is shown, and stays when a later row fails.
     const auto report = bench(options, console, [&](const BenchReport& so_far) {
         if (json && console.partial != nullptr) *console.partial = so_far.toJson();
