@@ -404,7 +404,8 @@ Status ConfigLoader::loadFile(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) {
         const int error = errno;
-        return {Code::InvalidArgument, origin + ": " + std::system_category().message(error)};
+        return {error == ENOENT ? Code::NotFound : Code::InvalidArgument,
+                origin + ": " + std::system_category().message(error)};
     }
     std::string text(kMaxFileBytes + 1, '\0');
     file.read(text.data(), static_cast<std::streamsize>(text.size()));
