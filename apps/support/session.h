@@ -81,7 +81,8 @@ class Session {
     Result<Target> openTarget(const std::string& name);
     /// The transport that carries what goes to `target`: "tcp"; "host, then tcp" when it is another than at first.
     std::string transportUsed(const Target& target);
-    /// The status of a transfer of this session; a deadline that passed with which one it was.
+    /// The status of a transfer of this session; a deadline that passed with which one it was, an owner who is not
+    /// there any more with that.
     Status explained(const Status& status) const;
 
   private:

@@ -173,6 +173,7 @@ TEST(Failures, WrongSettingsAreNamedWithTheNearestRightOne) {
     expectUsageError({"config", "--set", "tcp.lanes"}, "KEY=VALUE");
     expectUsageError({"config", "--set", "tcp.lanes=1000"}, "tcp.lanes");
     expectUsageError({"config", "--config", "/nonexistent.json"}, "/nonexistent.json");
+    expectUsageError({"config", "--config", "/nonexistent.json"}, "try: is the path right?");
     expectUsageError({"serve", "--metadata", "carrier://pigeon"}, "p2p");
     expectUsageError({"serve", "--set", "tcp.lane=2"}, "tcp.lanes");
     expectUsageError({"demo", "--set", "tcp.lane=2"}, "tcp.lanes");
