@@ -438,6 +438,22 @@ TEST(Failures, APortOfSomebodyElseIsAskedForATroupeEngine) {
     EXPECT_THAT(outcome.err, HasSubstr("control port"));
 }
 
+TEST(Failures, APeerThatEndsInOrderIsNotAWrongName) {
+    for (const char* transport : {"host", "tcp"}) {
+        Server server("64MiB");
+        TroupeProcess verify({"verify", server.segment(), "--transport", transport});
+        // Its first progress line shows that it runs.
+        while (verify.errors().find("operations") == std::string::npos)
+            ASSERT_EQ(verify.child().wait(std::chrono::milliseconds(20)).status().code(), Code::Timeout)
+                << verify.errors();
+        server.process().child().signal(SIGTERM);
+        const auto outcome = finish(verify);
+        EXPECT_EQ(outcome.code, 1);
+        EXPECT_THAT(outcome.err, HasSubstr("try: the peer ended"));
+        EXPECT_THAT(outcome.err, testing::Not(HasSubstr("is the name right")));
+    }
+}
+
 TEST(Benchmark, ASettingLeavesTheNamesOfTheRowsAlone) {
     const auto run = [](std::vector<std::string> arguments) {
         arguments.insert(arguments.begin(), TROUPE_BENCH);
