@@ -125,6 +125,7 @@ Status checkOptions(const BenchOptions& options) {
 
 Status runCommand(const BenchOptions& options, Console& console) {
     const bool json = options.engine.common.json;
+    if (json && console.partial != nullptr) *console.partial = {{"rows", nlohmann::json::array()}};
     // A row may take minutes: what is measured is shown, and stays when a later row fails.
     const auto report = bench(options, console, [&](const BenchReport& so_far) {
         if (json && console.partial != nullptr) *console.partial = so_far.toJson();
@@ -238,13 +239,9 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_flag("--local", options->local, "Work on memory of the own segment instead of a target");
     auto* blocks =
         addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
-    auto* batches = command->add_option("--batch_size,--batch-size", options->batch_sizes, "Requests of one batch");
-    batches->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1u, 65536u))->capture_default_str();
-    command->add_option("--threads", options->threads, "Submitting threads")
-        ->delimiter(',')
-        ->allow_extra_args(false)
-        ->check(CLI::Range(1u, 256u))
-        ->capture_default_str();
+    auto* batches =
+        addNumbersList(*command, "--batch_size,--batch-size", options->batch_sizes, 1, 65536, "Requests of one batch");
+    addNumbersList(*command, "--threads", options->threads, 1, 256, "Submitting threads");
     addSeconds(*command, "--duration", options->seconds, "Time measured for each row");
     addSeconds(*command, "--warmup", options->warmup, "Time before it", Zero::Allowed);
     command->add_option("--operation", options->operation, "read, write or both")
@@ -261,7 +258,7 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
         ->excludes(batches);
     command->add_flag("--huge", options->huge, "Take local memory from the pool of huge pages");
     command->add_flag("--engine-memory", options->engine_memory, "Let the engine allocate local memory");
-    command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
+    addSeed(*command, options->seed, "Of the contents");
     addEngineOptions(*command, options->engine);
     command->callback([options, &chosen] {
         chosen.name = "bench";

@@ -249,7 +249,7 @@ void addFaultsCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_option("--inflight", options->traffic.inflight, "Operations at the same time")
         ->check(CLI::Range(1u, 32u))
         ->capture_default_str();
-    command->add_option("--seed", options->traffic.seed, "Of the operations and their contents")->capture_default_str();
+    addSeed(*command, options->traffic.seed, "Of the operations and their contents");
     command->add_option("--transport", options->engine.transport, "auto, tcp, rdma or host, as of bench")
         ->check(CLI::IsMember({"auto", "tcp", "rdma", "host"}))
         ->capture_default_str();

@@ -325,7 +325,7 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_flag("--as-fast-as-possible", options->as_fast_as_possible, "Ignore the trace's times")
         ->excludes(speedup);
     addBytes(*command, "--staging", options->staging, "Local memory; larger requests go in parts");
-    command->add_option("--seed", options->seed, "Of the contents")->capture_default_str();
+    addSeed(*command, options->seed, "Of the contents");
     command->add_flag("--huge", options->huge, "Take local memory from the pool of huge pages");
     command->add_flag("--engine-memory", options->engine_memory, "Let the engine allocate local memory");
     addEngineOptions(*command, options->engine);

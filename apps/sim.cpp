@@ -111,11 +111,11 @@ void addSimCommand(CLI::App& app, ChosenCommand& chosen) {
     auto* command = addCommand(
         app, "sim", "Run the engine's actors under virtual time with faults, from seeds, and check its rules");
     addCommonOptions(*command, options->common);
-    command->add_option("--seed", options->seed, "Run this seed alone and print its trace");
+    command->add_option("--seed", options->seed, "Run this seed alone and print its trace")->check(wholeNumber());
     command->add_option("--seeds", options->seeds, "Seeds to run")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1'000'000'000}))
         ->capture_default_str();
-    command->add_option("--first", options->first, "The first of them")->capture_default_str();
+    command->add_option("--first", options->first, "The first of them")->check(wholeNumber())->capture_default_str();
     command->add_option("--minutes", options->minutes, "Run as many seeds as this takes, in place of --seeds")
         ->check(CLI::Range(0.0, 10'000.0));
     command->add_option("--trace", options->trace, "Lines of a trace to print, the last ones")->capture_default_str();

@@ -134,8 +134,7 @@ void addSoakCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_option("--minutes", options->minutes, "How long")
         ->check(CLI::Range(0.05, 100'000.0))
         ->capture_default_str();
-    command->add_option("--seed", options->seed, "Of the faults, the operations and their contents")
-        ->capture_default_str();
+    addSeed(*command, options->seed, "Of the faults, the operations and their contents");
     addBytes(*command, "--block_size,--block-size", options->traffic.block, "Bytes of one operation");
     command->add_option("--inflight", options->traffic.inflight, "Operations at the same time")
         ->check(CLI::Range(1u, 32u))

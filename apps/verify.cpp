@@ -341,7 +341,7 @@ void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
     addSeconds(*command, "--seconds", options->seconds, "Stop after this long [no limit]");
     command->add_option("--rounds", options->rounds, "Stop after this many operations [no limit]")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 53));
-    command->add_option("--seed", options->seed, "Another seed makes other operations")->capture_default_str();
+    addSeed(*command, options->seed, "Another seed makes other operations");
     command->add_option("--inflight", options->inflight, "Operations at the same time")
         ->check(CLI::Range(1u, 1024u))
         ->capture_default_str();

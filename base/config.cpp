@@ -1,6 +1,9 @@
 #include "base/config.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <iterator>
 #include <limits>
@@ -408,7 +411,10 @@ const std::vector<ConfigKey>& ConfigLoader::schema() {
 Status ConfigLoader::loadFile(const std::string& path) {
     const std::string origin = "file " + path;
     const auto text = readSmallFile(path, kMaxFileBytes);
-    if (!text) return text.status().withContext(origin);
+    if (!text) {
+        const Status why = text.status().withContext(origin);
+        return ::access(path.c_str(), F_OK) != 0 && errno == ENOENT ? Status(Code::NotFound, why.message()) : why;
+    }
     if (text->empty()) return {Code::InvalidArgument, origin + ": it is empty; {} would be no settings"};
     return loadJson(*text, origin);
 }

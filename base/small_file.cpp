@@ -1,6 +1,7 @@
 #include "base/small_file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,9 +20,18 @@ Status refused(const std::string& why) { return {Code::InvalidArgument, why}; }
 
 Status refused(int error) { return refused(std::generic_category().message(error)); }
 
+// What a pipe's writer may take for the next bytes: a program that makes a secret, and not one that never comes.
+constexpr int kPipePatienceMs = 5'000;
+
+bool waitForPipe(int file) {
+    pollfd wanted{file, POLLIN, 0};
+    return ::poll(&wanted, 1, kPipePatienceMs) > 0;
+}
+
 /// At most `most` bytes of it.
 Result<std::string> readUpTo(const std::string& path, std::size_t most) {
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+    // A pipe without a writer is at its end.
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     if (!file) return refused(errno);
     struct stat about {};
     if (::fstat(file.get(), &about) != 0) return refused(errno);
@@ -31,6 +41,8 @@ Result<std::string> readUpTo(const std::string& path, std::size_t most) {
     while (have < text.size()) {
         const ssize_t got = ::read(file.get(), text.data() + have, text.size() - have);
         if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && errno == EAGAIN && waitForPipe(file.get())) continue;
+        if (got < 0 && errno == EAGAIN) return refused("it is a pipe out of which nothing came for 5 s");
         if (got < 0) return refused(errno);
         if (got == 0) break;
         have += static_cast<std::size_t>(got);

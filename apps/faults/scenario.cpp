@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -213,15 +215,19 @@ const std::vector<Scenario>& builtinScenarios() {
 }
 
 Result<std::vector<Scenario>> loadScenarios(const std::string& path) {
+    const std::string origin = "scenario file " + path;
+    errno = 0;
     std::ifstream file(path);
-    if (!file) return {Code::NotFound, "no file " + path + " that can be read"};
+    if (!file)
+        return {errno == ENOENT ? Code::NotFound : Code::InvalidArgument,
+                fmt::format("{}: {}", origin, std::strerror(errno))};
     const auto json = nlohmann::json::parse(file, nullptr, false);
     if (!json.is_array() || json.empty())
-        return {Code::InvalidArgument, path + " is not a JSON array of scenarios (troupe faults --help)"};
+        return {Code::InvalidArgument, origin + ": it is not a JSON array of scenarios"};
     std::vector<Scenario> all;
     for (const auto& object : json) {
         auto scenario = readScenario(object);
-        if (!scenario) return scenario.status().withContext(fmt::format("{}: scenario {}", path, all.size() + 1));
+        if (!scenario) return scenario.status().withContext(fmt::format("{}: scenario {}", origin, all.size() + 1));
         all.push_back(std::move(*scenario));
     }
     return all;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +13,9 @@ namespace {
 constexpr const char* kKeyRemedy =
     "give every engine and command of the cluster the same key: --set auth.key_file=FILE, "
     "or TROUPE_AUTH_KEY_FILE; docs/security.md";
+
+constexpr const char* kPeerEnded =
+    "the peer ended or the network broke; look at the peer's own messages, then try again";
 
 bool contains(const Status& status, std::string_view text) { return status.message().find(text) != std::string::npos; }
 
@@ -25,7 +29,7 @@ bool isOfSetting(const Status& status) {
 
 /// Of a file that a setting or --config names: what to give instead. Empty: of something else.
 std::string remedyForFile(const Status& status) {
-    if (status.code() != Code::InvalidArgument) return "";
+    if (status.code() != Code::InvalidArgument && status.code() != Code::NotFound) return "";
     const auto of = [&](std::string_view setting) {
         return contains(status, std::string(setting) + ": '") || contains(status, std::string(setting) + " '");
     };
@@ -50,6 +54,16 @@ std::string remedyForFile(const Status& status) {
                "unit "
                "and range";
     return "";
+}
+
+/// Of a file that is not there or cannot be started: the codes are those of peers that are not. Nothing: of none.
+std::optional<std::string> remedyForPath(const Status& status) {
+    const auto begins = [&](std::string_view text) { return status.message().rfind(text, 0) == 0; };
+    if (begins("scenario file ")) return "docs/apps.md, \"faults\", says what such a file holds";
+    if (status.code() != Code::NotFound) return std::nullopt;
+    // The message says which.
+    if (contains(status, "cannot start /") || contains(status, "No such file")) return "";
+    return std::nullopt;
 }
 
 /// Every error of the store names its server so, and no peer's does.
@@ -135,9 +149,12 @@ std::string inWordsOfTransportOption(std::string line, const std::string& transp
 std::string remedyFor(const Status& status) {
     if (isOfSetting(status)) return "`troupe config` lists every setting with its unit and range";
     if (std::string remedy = remedyForFile(status); !remedy.empty()) return remedy;
+    if (const auto remedy = remedyForPath(status)) return *remedy;
     if (isOfStore(status)) return remedyForStore(status);
     switch (status.code()) {
         case Code::ConnectionRefused:
+            if (contains(status, kOwnerEnded)) return kPeerEnded;
+            [[fallthrough]];
         case Code::NotFound: return "is the name right, and `troupe serve` running there?";
         case Code::Timeout:
             if (contains(status, "deadline"))
@@ -145,8 +162,7 @@ std::string remedyFor(const Status& status) {
                        "alive and only slow";
             return "is the peer alive, and does a firewall let its ports through?";
         case Code::ConnectionLost:
-        case Code::PeerDown:
-            return "the peer ended or the network broke; look at the peer's own messages, then try again";
+        case Code::PeerDown: return kPeerEnded;
         case Code::StaleIncarnation: return "the peer was restarted meanwhile; start again";
         case Code::TransportMissing:
             return "leave --transport out at both ends: then every way that both have is open. docs/same-host.md and "

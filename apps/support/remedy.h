@@ -12,6 +12,9 @@ std::string inWordsOfTheCommandLine(std::string message);
 /// A line of an engine's log that says host.peers is off, when it is `--transport tcp` (or rdma) that took it off.
 std::string inWordsOfTransportOption(std::string line, const std::string& transport);
 
+/// Ends the message of an error of a segment that was open: its owner was there.
+inline constexpr const char* kOwnerEnded = "; the segment was open, so its owner has ended since";
+
 /// What a user of `troupe` can try after an error; empty where its message says it all.
 std::string remedyFor(const Status& status);
 

@@ -198,10 +198,14 @@ Status checkTarget(const EngineArguments& arguments, const std::string& target) 
                 fmt::format("target '{}' has an IPv6 address without brackets; write [{}]:{}", target,
                             has_port ? head : endpoint->host, has_port ? endpoint->host.substr(colon + 1) : "PORT")};
     }
-    if (endpoint->host.empty() || endpoint->port == 0)
-        return {Code::InvalidArgument, fmt::format("target '{}' has no port; give host:port as troupe serve prints it, "
-                                                   "as in 127.0.0.1:41234",
-                                                   target)};
+    if (endpoint->host.empty() || endpoint->port == 0) {
+        const auto bracket = target.find(']');
+        const bool zero = target.find(':', bracket == std::string::npos ? 0 : bracket) != std::string::npos;
+        return {Code::InvalidArgument,
+                fmt::format("target '{}' {}; give host:port as troupe serve prints it, as in "
+                            "127.0.0.1:41234",
+                            target, zero ? "has port 0, on which nobody can listen" : "has no port")};
+    }
     return Status::ok();
 }
 
@@ -279,6 +283,8 @@ Status Session::installTransports(const EngineArguments& arguments) {
 Status Session::explained(const Status& status) const {
     constexpr std::string_view kPassed = "the deadline passed";
     const auto at = status.message().find(kPassed);
+    // It was there when its segment was opened.
+    if (status.code() == Code::ConnectionRefused) return {status.code(), status.message() + kOwnerEnded};
     if (status.code() != Code::Timeout || at == std::string::npos) return status;
     std::string message = status.message();
     // No command gives its requests a deadline of their own.

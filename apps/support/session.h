@@ -87,7 +87,8 @@ class Session {
     std::string transportUsed(const Target& target);
     /// Why rdma was left out where every transport was to be installed; Ok: it was not.
     const Status& withoutRdma() const { return without_rdma_; }
-    /// The status of a transfer of this session; a deadline that passed with which one it was.
+    /// The status of a transfer of this session; a deadline that passed with which one it was, an owner who is not
+    /// there any more with that.
     Status explained(const Status& status) const;
 
   private:

@@ -1,25 +1,31 @@
 #pragma once
 
+#include <memory>
+
 #include "base/status.h"
-#include "base/unique_fd.h"
 
 namespace troupe::apps {
 
 /// Turns SIGINT and SIGTERM into something that can be asked. Made on the main thread before any other is started, so
-/// that all of them inherit the blocked signals. After the first signal the default action is back: a second one ends
-/// the process at once.
+/// that all of them inherit the blocked signals: none is interrupted by one. The first signal is what requested() says;
+/// a second one ends the process at once, whatever it is doing then.
 class StopSignal {
   public:
     static Result<StopSignal> install();
+    StopSignal(StopSignal&&) noexcept;
+    StopSignal& operator=(StopSignal&&) = delete;
+    /// Signals stay blocked.
+    ~StopSignal();
 
-    /// One thread.
-    bool requested();
-    /// Readable when a signal has come; for poll(2).
-    int fd() const { return fd_.get(); }
+    /// Any thread.
+    bool requested() const;
+    /// Readable when a signal has come, and ever after; for poll(2).
+    int fd() const;
 
   private:
-    UniqueFd fd_;
-    bool requested_ = false;
+    class Watch;
+    explicit StopSignal(std::unique_ptr<Watch> watch);
+    std::unique_ptr<Watch> watch_;
 };
 
 }  // namespace troupe::apps

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "apps/support/random.h"
 #include "apps/support/trace.h"
 
 namespace troupe::apps {
@@ -17,8 +18,32 @@ struct TraceShape {
     std::uint64_t max_input_tokens = 16384;  ///< A longer conversation ends and a new one begins.
 };
 
-/// Requests of conversations that each start with one of the shared prompts and come back with all that was said
+/// Makes requests of conversations that each start with one of the shared prompts and come back with all that was said
 /// before and some more, so that most blocks of a later turn are known. The same shape gives the same trace.
+class TraceGenerator {
+  public:
+    explicit TraceGenerator(const TraceShape& shape);
+
+    TraceRequest next();
+
+  private:
+    struct Conversation {
+        std::vector<std::uint64_t> blocks;  ///< Ids of the whole blocks so far.
+        std::uint64_t tokens = 0;
+    };
+
+    Conversation begin();
+    void extend(Conversation& conversation, std::uint64_t tokens);
+
+    TraceShape shape_;
+    Random random_;
+    std::uint64_t next_id_ = 0;
+    std::uint64_t now_ms_ = 0;
+    std::vector<Conversation> prompts_;
+    std::vector<Conversation> conversations_;
+};
+
+/// As many of them as the shape says.
 std::vector<TraceRequest> generateTrace(const TraceShape& shape);
 
 }  // namespace troupe::apps

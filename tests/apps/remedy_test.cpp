@@ -115,6 +115,24 @@ TEST(Remedy, OfAFileThatASettingNamesSaysWhatItIsToHold) {
         EXPECT_THAT(remedyFor(Status(Code::InvalidArgument, one.message)), HasSubstr(one.remedy)) << one.message;
 }
 
+TEST(Remedy, OfAFileIsNotAboutAPeer) {
+    for (const char* message :
+         {"scenario file nofile: No such file or directory", "file x.json: No such file or directory",
+          "cannot start /usr/bin/dot: No such file or directory"})
+        EXPECT_THAT(remedyFor(Status(Code::NotFound, message)), Not(HasSubstr("troupe serve"))) << message;
+    EXPECT_THAT(remedyFor(Status(Code::NotFound, "scenario file nofile: No such file or directory")),
+                HasSubstr("docs/apps.md"));
+    EXPECT_THAT(remedyFor(Status(Code::NotFound, "file x.json: No such file or directory")), HasSubstr("--config"));
+}
+
+TEST(Remedy, OfAnOwnerThatWasThereIsNotTheName) {
+    std::string message = "peer 10.0.0.1:4: connect";
+    message += kOwnerEnded;
+    const std::string remedy = remedyFor(Status(Code::ConnectionRefused, message));
+    EXPECT_THAT(remedy, HasSubstr("the peer ended"));
+    EXPECT_THAT(remedy, Not(HasSubstr("name")));
+}
+
 TEST(Remedy, OfARecordIsNotAboutTheServer) {
     const std::string remedy =
         remedyFor(Status(Code::ProtocolError, "redis 127.0.0.1:6379: segment descriptor: not JSON at byte 3"));

@@ -47,6 +47,12 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"bench", "a:1", "--block_size", "0"}, "size of 0");
     expectUsageError({"bench", "a:1", "--threads", "0"}, "--threads");
     expectUsageError({"bench", "a:1", "--threads", "1,257"}, "--threads");
+    for (const char* list : {"1,", ",1", "1,,2", ","})
+        for (const char* option : {"--block_size", "--batch_size", "--threads"})
+            expectUsageError({"bench", "a:1", option, list}, "has no value before or after a comma");
+    expectUsageError({"bench", "a:1", "--batch_size", "1,x"}, "'x' is not a whole number from 1 to 65536");
+    expectUsageError({"verify", "a:1", "--seed", "-1"}, "'-1' is not a whole number");
+    expectUsageError({"sim", "--first", "-1"}, "'-1' is not a whole number");
     expectUsageError({"bench", "a:1", "--operation", "erase"}, "erase");
     expectUsageError({"bench", "a:1", "--transport", "carrier-pigeon"}, "carrier-pigeon");
     for (const char* command : {"serve", "bench", "verify"}) {
@@ -167,6 +173,7 @@ TEST(Failures, WrongSettingsAreNamedWithTheNearestRightOne) {
     expectUsageError({"config", "--set", "tcp.lanes"}, "KEY=VALUE");
     expectUsageError({"config", "--set", "tcp.lanes=1000"}, "tcp.lanes");
     expectUsageError({"config", "--config", "/nonexistent.json"}, "/nonexistent.json");
+    expectUsageError({"config", "--config", "/nonexistent.json"}, "try: is the path right?");
     expectUsageError({"serve", "--metadata", "carrier://pigeon"}, "p2p");
     expectUsageError({"serve", "--set", "tcp.lane=2"}, "tcp.lanes");
     expectUsageError({"demo", "--set", "tcp.lane=2"}, "tcp.lanes");
@@ -223,7 +230,9 @@ TEST(Failures, AFileThatASettingNamesIsLookedAtBeforeAnythingStarts) {
 TEST(Failures, ATargetWithoutAPortIsSaidBeforeAnythingStarts) {
     expectUsageError({"verify", "127.0.0.1"}, "has no port");
     expectUsageError({"bench", "127.0.0.1"}, "has no port");
-    expectUsageError({"replay", "t", "--target", "127.0.0.1:0"}, "has no port");
+    expectUsageError({"verify", "[::1]"}, "has no port");
+    expectUsageError({"replay", "t", "--target", "127.0.0.1:0"}, "has port 0");
+    expectUsageError({"verify", "[::1]:0"}, "has port 0");
     expectUsageError({"verify", "127.0.0.1:99999"}, "99999");
     expectUsageError({"verify", "::1:38259"}, "write [::1]:38259");
     expectUsageError({"verify", "::1"}, "write [::1]:PORT");
@@ -474,6 +483,23 @@ TEST(Failures, APortOfSomebodyElseIsAskedForATroupeEngine) {
     server.join();
     EXPECT_EQ(outcome.code, 1);
     EXPECT_THAT(outcome.err, HasSubstr("is it a Troupe engine that listens there?"));
+    EXPECT_THAT(outcome.err, HasSubstr("control port"));
+}
+
+TEST(Failures, APeerThatEndsInOrderIsNotAWrongName) {
+    for (const char* transport : {"host", "tcp"}) {
+        Server server("64MiB");
+        TroupeProcess verify({"verify", server.segment(), "--transport", transport});
+        // Its first progress line shows that it runs.
+        while (verify.errors().find("operations") == std::string::npos)
+            ASSERT_EQ(verify.child().wait(std::chrono::milliseconds(20)).status().code(), Code::Timeout)
+                << verify.errors();
+        server.process().child().signal(SIGTERM);
+        const auto outcome = finish(verify);
+        EXPECT_EQ(outcome.code, 1);
+        EXPECT_THAT(outcome.err, HasSubstr("try: the peer ended"));
+        EXPECT_THAT(outcome.err, testing::Not(HasSubstr("is the name right")));
+    }
 }
 
 TEST(Benchmark, ASettingLeavesTheNamesOfTheRowsAlone) {

@@ -262,7 +262,7 @@ TEST(ConfigLoader, ReadsAFileAndSaysSo) {
 TEST(ConfigLoader, NamesTheFileThatItCannotUse) {
     ConfigLoader loader;
     const Status missing = loader.loadFile("/nonexistent/troupe.json");
-    EXPECT_EQ(missing.code(), Code::InvalidArgument);
+    EXPECT_EQ(missing.code(), Code::NotFound);
     EXPECT_THAT(missing.message(), HasSubstr("/nonexistent/troupe.json"));
     EXPECT_EQ(loader.loadFile(std::filesystem::temp_directory_path().string()).code(), Code::InvalidArgument);
     const SettingsFile large(std::string((1u << 20) + 1, ' '));

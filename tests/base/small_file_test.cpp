@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace troupe {
 namespace {
@@ -58,6 +61,26 @@ TEST_F(SmallFile, ItsFirstLineIsWithoutItsEnd) {
         write(text);
         EXPECT_THAT(readFirstLine(path_, 8).status().message(), HasSubstr("first line is empty"));
     }
+}
+
+TEST_F(SmallFile, APipeIsReadToItsEndAndOneWithoutAWriterIsAtIt) {
+    ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+    EXPECT_THAT(readFirstLine(path_, 8).status().message(), HasSubstr("first line is empty"));
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    const std::string reading = "/dev/fd/" + std::to_string(ends[0]);
+    std::thread writer([&] {
+        EXPECT_EQ(::write(ends[1], "1234", 4), 4);
+        // The reader has to wait for more, and not take this for all.
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        EXPECT_EQ(::write(ends[1], "5678", 4), 4);
+        ::close(ends[1]);
+    });
+    const auto text = readSmallFile(reading, 8);
+    writer.join();
+    ::close(ends[0]);
+    ASSERT_TRUE(text) << text.status().toString();
+    EXPECT_EQ(*text, "12345678");
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ class Machine:
     def __init__(self, folder):
         self.root = pathlib.Path(folder)
         self.tree = self.root / "tree"
+        self.program, self.folder = "./dev", self.tree
         (self.tree / "scripts").mkdir(parents=True)
         (self.tree / "tests/rdma_vm").mkdir(parents=True)
         (self.root / "bin").mkdir()
@@ -57,7 +58,7 @@ class Machine:
         shutil.copy(REPOSITORY / "scripts/packages.txt", self.tree / "scripts/packages.txt")
         (self.tree / "tests/rdma_vm/kernel.py").write_text(KERNEL)
         (self.tree / "tests/rdma_vm/vm.py").write_text("")
-        (self.tree / "CMakePresets.json").touch()
+        shutil.copy(REPOSITORY / "CMakePresets.json", self.tree / "CMakePresets.json")
         (self.tree / "base").mkdir()
         (self.tree / "base/CMakeLists.txt").touch()
         for name, script in STAND_INS.items():
@@ -69,8 +70,9 @@ class Machine:
         """Runs ./dev, which may fail for lack of a compiler, and returns the calls of apt-get that it made as root."""
         (self.root / "log").write_text("")
         environment = {"PATH": f"{self.root}/bin:/usr/bin:/bin", "WORLD": str(self.root), "DEV_STAGES": "checks release"}
-        self.said = subprocess.run(["./dev", *arguments], cwd=self.tree, env=environment, stdin=subprocess.DEVNULL,
-                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        ended = subprocess.run([self.program, *arguments], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.said, self.code = ended.stdout, ended.returncode
         lines = (self.root / "log").read_text().splitlines()
         if os.geteuid() != 0:
             self.asked = lines.count("sudo")
@@ -123,6 +125,56 @@ class Packages(unittest.TestCase):
         (self.machine.root / "knows_nothing").touch()
         self.assertIn("g++", self.installed_by("test", "--quick"))
         self.assertTrue((self.machine.root / "refreshed").exists())
+
+
+class Words(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.machine = Machine(folder.name)
+
+    def refused(self, *arguments):
+        """What ./dev says of arguments that it refuses before it does anything."""
+        self.assertEqual(self.machine.dev(*arguments), [])
+        self.assertEqual(self.machine.code, 1, self.machine.said)
+        self.assertFalse((self.machine.tree / "build").exists(), arguments)
+        return self.machine.said
+
+    def test_a_preset_that_is_none_leaves_nothing_behind(self):
+        self.assertIn("there are release debug asan tsan clang fuzz", self.refused("build", "nosuch"))
+        self.assertIn("there are release", self.refused("build", "base"))
+
+    def test_a_word_that_is_nothing_is_refused(self):
+        self.assertIn("'nonsense' is no option", self.refused("build", "release", "nonsense"))
+        self.assertIn("'nonsense' is no option", self.refused("build", "release", "--clean-first", "nonsense"))
+        self.assertIn("no option '-x'", self.refused("build", "-x"))
+        self.assertIn("no option '--target'", self.refused("build", "--target", "troupe"))
+
+    def test_targets_and_options_are_taken(self):
+        self.machine.dev("build", "release", "--target", "one", "two", "--clean-first", "--", "-k", "0")
+        self.assertIn("installing", self.machine.said)
+
+    def test_help_is_no_error(self):
+        for arguments in (("help",), ("--help",), ("build", "--help"), ("build", "-h"), ("test", "--help")):
+            self.machine.dev(*arguments)
+            self.assertEqual(self.machine.code, 0, arguments)
+            self.assertIn("Usage: ./dev COMMAND", self.machine.said)
+
+    def test_a_link_from_elsewhere_finds_its_tree(self):
+        link = self.machine.root / "link"
+        link.symlink_to(self.machine.tree / "dev")
+        self.machine.program, self.machine.folder = str(link), "/"
+        self.assertNotEqual(self.machine.dev("build"), [])
+        self.assertTrue((self.machine.tree / "build/release").exists(), self.machine.said)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    def test_a_tree_that_cannot_be_written_is_said(self):
+        self.machine.tree.chmod(0o555)
+        self.addCleanup(self.machine.tree.chmod, 0o755)
+        for command in ("build", "test"):
+            said = self.refused(command)
+            self.assertEqual(len(said.splitlines()), 1, said)
+            self.assertIn("build in a copy of your own", said)
 
 
 if __name__ == "__main__":
