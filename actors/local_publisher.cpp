@@ -129,7 +129,8 @@ void LocalPublisher::written(const Status& status) {
 void LocalPublisher::finish(const Status& status) {
     // Once for each kind of problem: with the store away, every change would say it again. Before the name is ours it
     // is init that fails with it.
-    if (!status && was_published_ && std::exchange(last_problem_, status.code()) != status.code())
+    const bool problem = !status && status.code() != Code::Canceled;  // By its own withdrawal.
+    if (problem && was_published_ && std::exchange(last_problem_, status.code()) != status.code())
         log_->warn("publishing segment {}: {}", name_, status.toString());
     if (status) {
         was_published_ = true;

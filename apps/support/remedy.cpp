@@ -150,11 +150,10 @@ std::string remedyFor(const Status& status) {
     if (isOfSetting(status)) return "`troupe config` lists every setting with its unit and range";
     if (std::string remedy = remedyForFile(status); !remedy.empty()) return remedy;
     if (const auto remedy = remedyForPath(status)) return *remedy;
+    if (contains(status, kOwnerEnded)) return kPeerEnded;
     if (isOfStore(status)) return remedyForStore(status);
     switch (status.code()) {
         case Code::ConnectionRefused:
-            if (contains(status, kOwnerEnded)) return kPeerEnded;
-            [[fallthrough]];
         case Code::NotFound: return "is the name right, and `troupe serve` running there?";
         case Code::Timeout:
             if (contains(status, "deadline"))
