@@ -1,6 +1,7 @@
 // A priority matrix from a file, locations, and the kernel's lists of processors.
 
 #include "tests/fuzz/fuzz.h"
+#include "topology/location.h"
 #include "topology/matrix.h"
 #include "topology/topology.h"
 
