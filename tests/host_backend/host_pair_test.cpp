@@ -148,7 +148,7 @@ TEST_P(HostPair, OneThatWasStoppedSinceItsLastLookHearsItsPeerBeforeItCopiesOn) 
     std::vector<WorkRequest> requests(64, request(Opcode::Write, 0, memory.at(), 4096));
     ASSERT_EQ(a_.nic->post(path_, requests), requests.size());
     ASSERT_TRUE(b_.table.beginRemoval(memory.at()));
-    b_.nic->revokeIn({memory.at(), kBytes});
+    b_.nic->revokeIn(ByteRange{memory.at(), kBytes});
     // The poll began, by its clock, a second ago, and then the process stood still: too soon for another look.
     a_.nic->poll(Clock::now() - std::chrono::seconds(1), a_.sweep);
     EXPECT_EQ(std::memcmp(memory.data, before.data(), kBytes), 0) << "it copied under a grant that was taken back";
@@ -232,7 +232,7 @@ TEST_P(HostPair, ARegionThatStaysAfterAllIsGrantedAnew) {
     OwnerMemory memory(b_, mapped(), kBytes);
     EXPECT_TRUE(run(request(Opcode::Write, 0, memory.at(), 64)));
     ASSERT_TRUE(b_.table.beginRemoval(memory.at()));
-    b_.nic->revokeIn({memory.at(), 1});
+    b_.nic->revokeIn(ByteRange{memory.at(), 1});
     b_.table.cancelRemoval(memory.id);
     EXPECT_TRUE(run(request(Opcode::Write, 0, memory.at(), 64))) << "before or after the revoke was heard";
     ASSERT_TRUE(pump([&] { return b_.nic->heldIn({memory.at(), 1}).code() == Code::BatchBusy; }));
