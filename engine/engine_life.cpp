@@ -339,6 +339,10 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
     if (const Status may = core.mayWait(); !may) return may;
     if (args != nullptr)
         return {Code::InvalidArgument, "installTransport: args is reserved and must be null; use the config"};
+    // Here and not where it is installed: a log of the application's may call the engine.
+    if (proto == "null")
+        core.options.log->warn(
+            "transport null moves nothing, and reports all that it carries as COMPLETED: measure with it");
     const std::unique_lock lock(core.transports_mutex);
     for (const auto& installed : core.transports)
         if (installed.transport->name() == proto)

@@ -9,7 +9,6 @@ namespace troupe {
 Status NullTransport::install(const TransportContext& context) {
     if (installed_) return {Code::AlreadyExists, "the null transport is installed"};
     installed_ = true;
-    context.log->warn("transport null is installed: it moves nothing, and reports all that it carries as COMPLETED");
     slice_bytes_ = context.config.slice_bytes;
     data_loops_ = context.data_loops;
     return Status::ok();

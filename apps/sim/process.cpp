@@ -134,7 +134,17 @@ Process::Process(const Site& site, int host, unsigned its_start)
         caf::anon_send(supervisor_, InstallTransport{transports[i], static_cast<int>(i), [this](const Status& done) {
                                                          installed_ += done.isOk() ? 1 : 0;
                                                      }});
-    publish([](const Status&) {});
+    claimName();
+}
+
+/// As an application that calls init again until it succeeds: the name may still be a predecessor's.
+void Process::claimName() {
+    publish([this](const Status& taken) {
+        if (taken || taken.code() == Code::Canceled) return;
+        control_loop_->runAt(control_loop_->now() + 100 * kMillisecond, [this] {
+            if (directory_) claimName();
+        });
+    });
 }
 
 Process::~Process() {

@@ -98,6 +98,7 @@ class Process {
   private:
     template <class Message>
     void hand(std::uint32_t tracker, Message message);
+    void claimName();
     void runToTheEnd();
     void die();
 

@@ -49,6 +49,9 @@ std::string remedyForFile(const Status& status) {
     if (of("topology.matrix"))
         return "leave topology.matrix out, then it is made from what the machine has; `troupe topo --json` shows that "
                "as \"priority_matrix\", which is what such a file holds";
+    if (status.message().rfind("file ", 0) == 0 && status.code() == Code::NotFound)
+        return "is the path right? --config takes a JSON object like {\"tcp.lanes\": 2}; `troupe config` lists every "
+               "setting";
     if (status.message().rfind("file ", 0) == 0)
         return "--config takes a JSON object like {\"tcp.lanes\": 2}; `troupe config` lists every setting with its "
                "unit "

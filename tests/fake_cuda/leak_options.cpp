@@ -5,3 +5,8 @@
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): the name is the sanitizer's.
 extern "C" const char* __lsan_default_options();
 extern "C" const char* __lsan_default_options() { return "use_tls=0"; }
+
+// But for what the C library keeps there: the words of the last dlopen that failed.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): the name is the sanitizer's.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() { return "leak:_dlerror_run"; }

@@ -2,7 +2,6 @@
 // nothing touches memory afterwards. The fake tells of copies from or to memory that is gone.
 
 #include <gmock/gmock.h>
-#include <signal.h>
 
 #include <chrono>
 #include <functional>
@@ -302,14 +301,14 @@ TEST_F(GpuFailure, AStoppedReaderKeepsTheRingFromNobody) {
     const std::uint64_t quick_into = quick.number("make host " + std::to_string(1u << 20));
     slow.must("begin " + a->localSegmentName() + " " + std::to_string(into) + " " + std::to_string(served->addr()) +
               " " + std::to_string(64u << 20));
-    ::kill(slow.pid(), SIGSTOP);
+    slow.stop();
     for (int round = 0; round < 3; ++round) {
         quick.must("read " + a->localSegmentName() + " " + std::to_string(quick_into) + " " +
                    std::to_string(served->addr()) + " " + std::to_string(1u << 20));
         quick.must("check " + std::to_string(quick_into) + " " + std::to_string(1u << 20) + " 3");
         quick.must("fill " + std::to_string(quick_into) + " 1000 9");
     }
-    ::kill(slow.pid(), SIGCONT);
+    slow.goOn();
     // Whether it goes on or takes its peer for dead depends on how long it stood still.
     slow.ask("wait");
 }
@@ -329,13 +328,13 @@ TEST_F(GpuFailure, AStoppedWriterKeepsTheRingFromNobody) {
         for (int round = 0; round < 8; ++round)
             writer->must("begin_write " + name + " " + std::to_string(from) + " " +
                          std::to_string(served->addr(i * kEach)) + " " + std::to_string(kEach));
-        if (i < 5) ::kill(writer->pid(), SIGSTOP);
+        if (i < 5) writer->stop();
         writers.push_back(std::move(writer));
     }
     writers.back()->must("wait");
     EXPECT_TRUE(served->read(5 * kEach, kEach) == noise(kEach, 5));
     for (unsigned i = 0; i < 5; ++i) {
-        ::kill(writers[i]->pid(), SIGCONT);
+        writers[i]->goOn();
         // Whether they go on or take their peer for dead depends on how long they stood still.
         writers[i]->ask("wait");
     }

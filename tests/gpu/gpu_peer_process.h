@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/fake_cuda/control.h"
+#include "tests/support/standstill.h"
 
 namespace troupe::gpu::testing {
 
@@ -74,6 +76,13 @@ class GpuPeerProcess {
         return word(std::string("start ") + (host_peers ? "1 " : "0 ") + (tcp ? "1" : "0"));
     }
 
+    /// Returns when it stands still.
+    void stop() {
+        ::kill(pid_, SIGSTOP);
+        const auto limit = Clock::now() + test::kPatience;
+        while (!test::allThreadsStopped(pid_) && Clock::now() < limit) std::this_thread::yield();
+    }
+    void goOn() { ::kill(pid_, SIGCONT); }
     void kill() {
         ::kill(pid_, SIGKILL);
         reap();

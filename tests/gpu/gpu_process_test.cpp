@@ -1,7 +1,6 @@
 // Memory of GPUs in another process of this host: by mapping it where that can be had, else by TCP.
 
 #include <gmock/gmock.h>
-#include <signal.h>
 
 #include <chrono>
 #include <thread>
@@ -192,9 +191,9 @@ TEST_F(GpuProcess, AStoppedPeerKeepsTheRegionRegisteredAndIsNamed) {
     peer.start(true, false);
     const std::uint64_t theirs = peer.number("make gpu0 " + text(kBytes));
     peer.must("read " + engine->localSegmentName() + " " + text(theirs) + " " + text(served.addr()) + " 1000");
-    ::kill(peer.pid(), SIGSTOP);
+    peer.stop();
     const Status refused = engine->unregisterLocalMemory(served.pointer());
-    ::kill(peer.pid(), SIGCONT);
+    peer.goOn();
     expectCode(refused, Code::BatchBusy);
     EXPECT_THAT(refused.message(), HasSubstr(text(static_cast<std::uint64_t>(peer.pid()))));
     const auto limit = Clock::now() + test::kPatience;

@@ -311,7 +311,7 @@ TEST_P(HostPair, MemoryThatIsRegisteredButProtectedIsATypedFailureAndOthersGoOn)
     }
     ASSERT_EQ(a_.sweep.failed.size(), 1u);
     EXPECT_EQ(a_.sweep.failed[0].request.cookie, 2u);
-    EXPECT_EQ(a_.sweep.failed[0].cause.code(), Code::AddressNotRegistered);
+    EXPECT_EQ(a_.sweep.failed[0].cause.code(), Code::AccessDenied);
     EXPECT_TRUE(a_.sweep.failed[0].quiesced);
 }
 
