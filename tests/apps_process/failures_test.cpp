@@ -216,7 +216,7 @@ TEST(Failures, AFileThatASettingNamesIsLookedAtBeforeAnythingStarts) {
     }
     for (const std::string& file : {folder + "/missing", folder, empty, large}) {
         expectUsageError({"config", "--config", file}, file);
-        expectUsageError({"config", "--config", file}, "try: --config takes");
+        expectUsageError({"config", "--config", file}, "--config takes");
     }
     // So say the other commands that use them.
     expectUsageError({"demo", "--set", "auth.key_file=" + empty}, "auth.key_file");
