@@ -370,17 +370,19 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
     answer(entry->opening, event.cause);
     answer(entry->syncing, event.cause);
     const bool went_down = event.state == PeerState::Down && entry->state != PeerState::Down;
+    // What was submitted since it went down waits for the same silence, each time anew as often as it may be retried.
+    const bool still_silent = event.state == PeerState::Down && !went_down && event.cause.code() == Code::Timeout;
     entry->state = event.state;
     entry->trouble = event.cause;
     entry->troubled_at = loop().now();
-    if (went_down && entry->peer) {
+    if ((went_down || still_silent) && entry->peer) {
         const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(entry->troubled_at - entry->heard);
         const Status down = event.cause.withCode(Code::PeerDown);
         tellDataPlane(DropPeer{
             event.index,
             Status(down.code(), down.message() + "; last heard of " + std::to_string(silent.count()) + " ms before"),
             false});
-        announce(*entry, PeerState::Down, event.cause);
+        if (went_down) announce(*entry, PeerState::Down, event.cause);
     }
     // The store may know its successor, now or after a while; with p2p the monitor finds it at the same endpoint.
     if (event.state == PeerState::Down && entry->peer && store_) look(*entry);

@@ -219,6 +219,15 @@ TEST_F(Process, AProbeOfAStoppedPeerIsATimeoutAndOfAKilledOneAnError) {
     EXPECT_TRUE(dead.code() == Code::PeerDown || dead.code() == Code::Timeout) << dead.toString();
 }
 
+TEST_F(Process, WhatIsSubmittedToAPeerThatIsSilentAndDownEndsWithThatToo) {
+    peer_->stop();
+    expectCode(write(kBytes).error, Code::PeerDown);
+    // By itself it would try each transport again and again, and end with the last of their time-outs.
+    expectCode(write(64).error, Code::PeerDown);
+    peer_->proceed();
+    expectCompleted(writeUntilItWorks(64), 64);
+}
+
 TEST_F(Process, AKilledPeerFailsEveryTaskWithACause) {
     for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
         SCOPED_TRACE(opcode == Opcode::Write ? "write" : "read");
