@@ -1,10 +1,6 @@
 #include "transports/device_copier.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 namespace troupe::device {
@@ -13,12 +9,6 @@ namespace {
 constexpr unsigned kStreams = 2;
 /// Copies under way at a time: enough to keep a copy engine busy between two passes of the loop with pages of 64 KiB.
 constexpr unsigned kSlots = 64;
-
-/// On a thread of the driver; as StagingRing's.
-void ringBell(void* descriptor) {
-    const std::uint64_t one = 1;
-    if (::write(static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor)), &one, sizeof one) < 0) errno = 0;
-}
 
 }  // namespace
 
@@ -30,8 +20,6 @@ Result<std::unique_ptr<DeviceCopier>> DeviceCopier::create(std::shared_ptr<Devic
 
 Status DeviceCopier::make(std::shared_ptr<Device> device) {
     device_ = std::move(device);
-    bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!bell_) return {Code::ResourceExhausted, "no descriptor is left (ulimit -n)"};
     for (unsigned index = 0; index < kStreams; ++index) {
         auto stream = device_->makeStream();
         if (!stream) return stream.status();
@@ -40,9 +28,7 @@ Status DeviceCopier::make(std::shared_ptr<Device> device) {
     auto joined = device_->makeEvent();
     if (!joined) return joined.status();
     joined_ = std::move(*joined);
-    auto bell_stream = device_->makeStream();
-    if (!bell_stream) return bell_stream.status();
-    bell_stream_ = std::move(*bell_stream);
+    if (Status status = bell_.make(*device_); !status) return status;
     for (unsigned index = 0; index < kSlots; ++index) {
         auto event = device_->makeEvent();
         if (!event) return event.status();
@@ -55,7 +41,6 @@ Status DeviceCopier::make(std::shared_ptr<Device> device) {
 DeviceCopier::~DeviceCopier() {
     // Of a device that is lost nothing runs any more.
     for (const DeviceStream& stream : streams_) device_->synchronize(stream).isOk();
-    if (bell_stream_) device_->synchronize(bell_stream_).isOk();
 }
 
 Result<std::uint64_t> DeviceCopier::begin(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
@@ -96,10 +81,7 @@ bool DeviceCopier::hasEnded(Slot& slot) {
 }
 
 bool DeviceCopier::poll() {
-    if (armed_) {
-        std::uint64_t rung = 0;
-        if (::read(bell_.get(), &rung, sizeof rung) == sizeof rung) armed_ = false;
-    }
+    bell_.hear();
     const std::size_t before = busy_.size();
     // On each stream they end in order: what follows one that has not ended need not be asked for.
     bool waits[kStreams] = {};
@@ -124,14 +106,9 @@ bool DeviceCopier::touches(const ByteRange& memory) const {
 }
 
 bool DeviceCopier::arm() {
-    if (busy_.empty() || armed_) return true;
+    if (busy_.empty() || bell_.isArmed()) return true;
     const Slot& first = slots_[busy_.front()];
-    auto* const descriptor = reinterpret_cast<void*>(static_cast<std::intptr_t>(bell_.get()));
-    if (first.unseen || !device_->wait(bell_stream_, first.ended) ||
-        !device_->notify(bell_stream_, ringBell, descriptor))
-        return false;
-    armed_ = true;
-    return true;
+    return !first.unseen && bell_.arm(first.ended);
 }
 
 }  // namespace troupe::device

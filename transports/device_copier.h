@@ -7,8 +7,8 @@
 
 #include "base/byte_range.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
 #include "transports/device.h"
+#include "transports/device_bell.h"
 
 namespace troupe::device {
 
@@ -42,7 +42,7 @@ class DeviceCopier {
     bool touches(const ByteRange& memory) const;
     /// As StagingRing::arm.
     bool arm();
-    int waitFd() const { return bell_.get(); }
+    int waitFd() const { return bell_.fd(); }
 
   private:
     struct Slot {
@@ -59,14 +59,12 @@ class DeviceCopier {
 
     std::shared_ptr<Device> device_;
     std::vector<DeviceStream> streams_;
-    DeviceEvent joined_;        ///< For record.
-    DeviceStream bell_stream_;  ///< A function of the host holds its stream; no copy is to wait for that.
+    DeviceEvent joined_;  ///< For record.
     std::vector<Slot> slots_;
     std::vector<unsigned> free_;
     std::vector<unsigned> busy_;  ///< In the order in which they began.
     std::uint64_t copies_ = 0;
-    UniqueFd bell_;
-    bool armed_ = false;
+    DeviceBell bell_;  ///< The last, so that it ends first.
 };
 
 }  // namespace troupe::device

@@ -1,10 +1,6 @@
 #include "transports/staging_ring.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 namespace troupe::device {
@@ -17,14 +13,6 @@ constexpr unsigned kMostChunks = 1024;
 constexpr std::uint64_t kMostChunkBytes = 64u << 20;
 /// Polls in which nothing of it moved after which a holder may lose its chunks to others.
 constexpr std::uint64_t kPollsToKeep = 4;
-
-/// On a thread of the driver, which may not be kept or call the driver. The descriptor is in the argument itself, so
-/// that nothing has to live until then; it is closed after the streams have ended.
-void ringBell(void* descriptor) {
-    const std::uint64_t one = 1;
-    // A counter that is full wakes, too.
-    if (::write(static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor)), &one, sizeof one) < 0) errno = 0;
-}
 
 }  // namespace
 
@@ -45,8 +33,6 @@ Result<std::unique_ptr<StagingRing>> StagingRing::create(std::shared_ptr<Device>
 Status StagingRing::make(std::shared_ptr<Device> device, const StagingOptions& options) {
     device_ = std::move(device);
     chunk_bytes_ = (options.chunk_bytes + kPage - 1) / kPage * kPage;
-    bell_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!bell_) return {Code::ResourceExhausted, "no descriptor is left (ulimit -n)"};
     auto memory = MemoryFile::create(chunk_bytes_ * options.chunks, false, Location::onNode(options.numa_node));
     if (!memory) return memory.status();
     memory_ = std::move(*memory);
@@ -72,16 +58,12 @@ Status StagingRing::makeStreams() {
     auto joined = device_->makeEvent();
     if (!joined) return joined.status();
     joined_ = std::move(*joined);
-    auto bell_stream = device_->makeStream();
-    if (!bell_stream) return bell_stream.status();
-    bell_stream_ = std::move(*bell_stream);
-    return {};
+    return bell_.make(*device_);
 }
 
 StagingRing::~StagingRing() {
     // Of a device that is lost nothing runs any more.
     for (const DeviceStream& stream : streams_) device_->synchronize(stream).isOk();
-    if (bell_stream_) device_->synchronize(bell_stream_).isOk();
 }
 
 std::optional<unsigned> StagingRing::take() {
@@ -171,10 +153,7 @@ void StagingRing::retire(unsigned chunk) {
 }
 
 bool StagingRing::poll() {
-    if (armed_) {
-        std::uint64_t rung = 0;
-        if (::read(bell_.get(), &rung, sizeof rung) == sizeof rung) armed_ = false;
-    }
+    bell_.hear();
     ++polls_;
     const std::size_t before = busy_.size();
     std::erase_if(busy_, [this](unsigned chunk) {
@@ -202,14 +181,9 @@ Status StagingRing::signal(EventRef event) {
 }
 
 bool StagingRing::arm() {
-    if (busy_.empty() || armed_) return true;
+    if (busy_.empty() || bell_.isArmed()) return true;
     const Chunk& first = chunks_[busy_.front()];
-    auto* const descriptor = reinterpret_cast<void*>(static_cast<std::intptr_t>(bell_.get()));
-    if (first.unseen || !device_->wait(bell_stream_, first.ended) ||
-        !device_->notify(bell_stream_, ringBell, descriptor))
-        return false;
-    armed_ = true;
-    return true;
+    return !first.unseen && bell_.arm(first.ended);
 }
 
 }  // namespace troupe::device

@@ -9,8 +9,8 @@
 
 #include "base/byte_range.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
 #include "transports/device.h"
+#include "transports/device_bell.h"
 #include "transports/memory_file.h"
 
 namespace troupe::device {
@@ -94,7 +94,7 @@ class StagingRing {
     /// cannot be had, so poll again after a while. Of a device that is lost meanwhile nothing is heard: look at it from
     /// time to time.
     bool arm();
-    int waitFd() const { return bell_.get(); }
+    int waitFd() const { return bell_.fd(); }
 
   private:
     struct Held {
@@ -122,8 +122,7 @@ class StagingRing {
     Pinning pinning_;
     std::uint64_t chunk_bytes_ = 0;
     std::vector<DeviceStream> streams_;
-    DeviceEvent joined_;        ///< For signal.
-    DeviceStream bell_stream_;  ///< A function of the host holds its stream; no copy is to wait for that.
+    DeviceEvent joined_;  ///< For signal.
     std::vector<Chunk> chunks_;
     std::vector<unsigned> free_;
     std::vector<unsigned> busy_;  ///< With a copy under way, in the order in which they began.
@@ -132,8 +131,7 @@ class StagingRing {
     std::uint64_t polls_ = 0;
     bool starved_ = false;      ///< There was no chunk for somebody since the last poll,
     bool was_starved_ = false;  ///< or between that and the one before.
-    UniqueFd bell_;
-    bool armed_ = false;  ///< The bell will ring.
+    DeviceBell bell_;           ///< The last, so that it ends first.
 };
 
 }  // namespace troupe::device
