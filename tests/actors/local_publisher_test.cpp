@@ -74,6 +74,15 @@ class LocalPublishing : public testing::Test {
         return std::chrono::seconds(1 + (LocalPublisher::kBytesPerRecord + LocalPublisher::kBytesPerRegion * regions) /
                                             LocalPublisher::kBytesPerSecond);
     }
+    /// Another engine has the name, as `theirs_`.
+    void holdName() {
+        ASSERT_TRUE(other_.start(reactor_));
+        SegmentDesc desc;
+        desc.name = "server";
+        desc.incarnation = theirs_;
+        other_.publish(desc, 1h, [](const Status&) {});
+        reactor_.advance(1ms);
+    }
     SegmentDesc stored() {
         std::optional<SegmentDesc> found;
         store_.resolve("server", 1h, [&](const Result<SegmentDesc>& desc) {
@@ -86,6 +95,8 @@ class LocalPublishing : public testing::Test {
     VirtualReactor reactor_;
     const std::shared_ptr<InprocDirectory> directory_ = std::make_shared<InprocDirectory>();
     CountingStore store_{directory_};
+    InprocStore other_{directory_};
+    const Incarnation theirs_ = Incarnation::random();
     const Incarnation own_ = Incarnation::random();
     Config settings_;
     SegmentDesc desc_;
@@ -223,13 +234,7 @@ TEST_F(LocalPublishing, AnErrorOfTheStoreIsTheAnswer) {
 }
 
 TEST_F(LocalPublishing, WhoWasRefusedTheNameDoesNotTakeItLaterUnasked) {
-    InprocStore other(directory_);
-    ASSERT_TRUE(other.start(reactor_));
-    SegmentDesc theirs;
-    theirs.name = "server";
-    theirs.incarnation = Incarnation::random();
-    other.publish(theirs, 1h, [](const Status&) {});
-    reactor_.advance(1ms);
+    holdName();
     std::optional<Status> answer;
     publisher_.publish([&](const Status& status) {
         answer = status;
@@ -249,19 +254,13 @@ TEST_F(LocalPublishing, WhoWasRefusedTheNameDoesNotTakeItLaterUnasked) {
 }
 
 TEST_F(LocalPublishing, AHolderWithoutAControlEndpointKeepsTheName) {
-    InprocStore other(directory_);
-    ASSERT_TRUE(other.start(reactor_));
-    SegmentDesc theirs;
-    theirs.name = "server";
-    theirs.incarnation = Incarnation::random();
-    other.publish(theirs, 1h, [](const Status&) {});
-    reactor_.advance(1ms);
+    holdName();
     std::optional<Status> answer;
     publisher_.publish([&](const Status& status) { answer = status; });
     reactor_.advance(1s);
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->code(), Code::AlreadyExists);
-    EXPECT_THAT(answer->message(), testing::HasSubstr(theirs.incarnation.toString()));
+    EXPECT_THAT(answer->message(), testing::HasSubstr(theirs_.toString()));
     // Its lease ends, and with it its claim.
     directory_->loseRecords();
     publisher_.publish([&](const Status& status) { answer = status; });
