@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/byte_range.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "messages/task_history.h"
@@ -42,6 +43,15 @@ struct Task {
     std::atomic<std::uint64_t> transferred{0};
     std::atomic<std::uint8_t> state{static_cast<std::uint8_t>(TransferStatusEnum::WAITING)};
 
+    ByteRange source() const { return {reinterpret_cast<std::uint64_t>(local), length}; }
+    /// What a doomed task ends as.
+    TransferStatusEnum doomedState() const {
+        switch (doomed) {
+            case Code::Timeout: return TransferStatusEnum::TIMEOUT;
+            case Code::Canceled: return TransferStatusEnum::CANCELED;
+            default: return TransferStatusEnum::FAILED;
+        }
+    }
     TransferStatusEnum status(std::memory_order order) const {
         return static_cast<TransferStatusEnum>(state.load(order));
     }

@@ -12,6 +12,15 @@ namespace troupe {
 struct Run {
     static constexpr std::uint32_t kAnyWorker = UINT32_MAX;
 
+    /// All of one task.
+    static Run of(Batch& batch, std::uint32_t index) {
+        Run run;
+        run.batch = &batch;
+        run.next = index;
+        run.end = index + 1;
+        return run;
+    }
+
     Batch* batch = nullptr;
     std::uint32_t next = 0;
     std::uint32_t end = 0;

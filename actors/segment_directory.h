@@ -123,7 +123,7 @@ class SegmentDirectory final : public HostedActor {
     void lookAtNext();
     void endPublishing();
 
-    // Routes.
+    // Routes: segment_directory_routes.cpp.
     void transportsChanged(const TransportsChanged& change);
     bool isInstalled(std::uint32_t worker) const;
     std::vector<std::uint32_t> remoteIndices() const;

@@ -1,15 +1,16 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "actors/batch.h"
+#include "actors/path_ladder.h"
 #include "actors/retry_budget.h"
 #include "actors/run_queue.h"
+#include "actors/source_waits.h"
 #include "messages/data_plane.h"
 #include "transports/registration_table.h"
 
@@ -65,30 +66,13 @@ class TrackerLogic {
     Load load() const;
 
   private:
-    struct Worker {
-        NicInfo nic;
-        std::uint32_t loop = 0;
-        std::vector<std::string> far_from;
-        bool isFarFrom(const std::string& location) const;
-    };
-    struct Path {
-        std::uint32_t worker = 0;
-        std::uint64_t bytes = 0;    ///< In flight.
-        std::uint32_t flights = 0;  ///< In flight.
-        std::uint32_t rank = 0;     ///< Of its transport among those that reach the peer; 0 is preferred.
-        bool usable = true;         ///< False: lost, and its worker tries to get it back; the others are used.
-        bool on_trial = false;      ///< It came back; one flight at a time until one has arrived.
-        bool retired = false;       ///< Of an earlier route: kept while flights are out, for their deadlines.
-        Train train;                ///< Being filled during flush.
-    };
     struct PeerState {
         std::shared_ptr<const Peer> peer;  ///< Null: not in use.
         SegmentID segment = kInvalidSegmentID;
-        std::vector<Path> paths;
+        PathLadder ladder;
         RunQueue pending;
         RetryBudget retries;  ///< This tracker's share: each data loop has one of its own.
         bool dirty = false;
-        bool has_far = false;  ///< Some of several paths are through Nics that are far from some memory.
     };
     struct Reset {
         std::uint32_t peer = 0;
@@ -97,23 +81,15 @@ class TrackerLogic {
     };
 
     PeerState* peerOf(const Task& task);
-    Path* pathOf(std::uint32_t peer, std::uint32_t worker);
     void markDirty(std::uint32_t peer);
     void enqueue(std::uint32_t peer, const Run& run);
-    static bool anyUsable(const PeerState& peer, std::uint32_t but = Run::kAnyWorker);
-    bool hasRoom(const Path& path) const;
-    Path* pathWithRoom(PeerState& peer, const Run& run);
-    Path* anyPathWithRoom(PeerState& peer, const Run& run);
-    static std::uint64_t barredBy(const PeerState& peer, std::uint32_t worker);
     std::string sourceLocation(const Run& run);
     bool isOfOneLocation(const Run& run, const Run& next);
     void onPath(std::uint32_t worker, const SliceReport::Path& change);
-    static Status withFirstCause(const Status& last, bool retryable, const Status& first);
-    static bool charge(Task& task, std::uint64_t incident, bool elsewhere);
     std::string usedUp(const PeerState& peer) const;
     void fill(std::uint32_t index);
     Run* skipEnded(RunQueue& pending, Run* run);
-    Flight cut(const PeerState& peer, Run& run, const Worker& worker);
+    Flight cut(const PeerState& peer, Run& run, const KnownWorker& worker);
 
     void onFailed(std::uint32_t worker, const SliceReport::Failed& failed);
     void note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident,
@@ -143,12 +119,7 @@ class TrackerLogic {
     void sendResets();
     void activate(Batch& batch, std::uint32_t count);
     void deactivate(Batch& batch);
-    std::vector<BatchID> batchesUsing(const RangeSet& ranges) const;
-    /// The task counts from here on (1), or no more (-1), for those who wait until its source is idle.
-    void countUser(const Task& task, int change);
-    /// Ok unless the task's source, found registered at `version`, was declared idle for its unregistration since.
-    Status stillRegistered(const Task& task, std::uint64_t version);
-    void answerWaits(TimePoint now);
+    SourceWaits::ForEachSource sources() const;
     void scheduleWake(TimePoint when);
 
     const std::uint32_t index_;
@@ -157,7 +128,7 @@ class TrackerLogic {
     SnapshotReader<RegionMap> region_map_;
     TrackerOutput& output_;
 
-    std::vector<Worker> workers_;
+    std::vector<KnownWorker> workers_;
     std::vector<PeerState> peers_;  ///< By peer index.
     /// Tasks that wait for an event of the application; none of them was cut into flights.
     std::vector<std::pair<Batch*, std::uint32_t>> gated_;
@@ -167,20 +138,7 @@ class TrackerLogic {
     std::vector<Reset> resets_;                             ///< Asked for since the last flush, one per path.
     std::vector<std::pair<Batch*, std::uint32_t>> doomed_;  ///< Between doom and endDoomed.
 
-    struct Wait {
-        AwaitSourceIdle asked;
-        std::uint64_t users = 0;  ///< Tasks that are not terminal with their source in the ranges.
-    };
-    std::vector<Wait> waits_;
-
-    /// Ranges that AwaitSourceIdle named, by ascending version; the last ones. Before `awaited_floor_` it is
-    /// incomplete.
-    struct Awaited {
-        std::uint64_t version = 0;
-        RangeSet ranges;
-    };
-    std::deque<Awaited> awaited_;
-    std::uint64_t awaited_floor_ = 0;
+    SourceWaits waits_;
     TimePoint wake_at_ = kForever;
 
     // Tasks of one batch that ended in this handler, published to the batch as one number.
