@@ -38,6 +38,9 @@ CPU = {"kvm": "max,-arch-capabilities", "tcg": "max"}
 # ("IO-APIC + timer doesn't work"), and its watchdogs bark.
 KERNEL_ARGUMENTS = ("console=ttyS0 quiet panic=-1 oops=panic no_timer_check nowatchdog "
                     "rcupdate.rcu_cpu_stall_suppress=1")
+# Emulated, the processors' TSCs are the host's and agree, which the kernel does not believe by itself. What it would
+# take instead, the HPET, is a device: each look at the clock then stops for QEMU's lock, and holds up both processors.
+ACCEL_ARGUMENTS = {"kvm": "", "tcg": " tsc=reliable clocksource=tsc"}
 # As much of the console as a failure shows.
 SHOWN_LINES = 40
 # Each guest NIC of --numa sits behind a root port of a bridge that belongs to one of two NUMA nodes.
@@ -137,7 +140,7 @@ def command_line(arguments, folder, share, image, initramfs):
             "-machine", "q35", "-cpu", CPU[accel], "-smp", "2,sockets=2,cores=1" if arguments.numa else "2",
             "-m", "2G" if arguments.numa else arguments.memory, "-display", "none", "-no-reboot",
             "-serial", f"file:{folder / 'console'}", "-kernel", image, "-initrd", str(initramfs),
-            "-append", KERNEL_ARGUMENTS,
+            "-append", KERNEL_ARGUMENTS + ACCEL_ARGUMENTS[accel],
             "-virtfs", "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap",
             "-virtfs", f"local,path={share},mount_tag=out,security_model=none", "-nic", "none"]
     return line + (NUMA_ARGUMENTS if arguments.numa else [])
