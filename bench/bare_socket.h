@@ -32,6 +32,7 @@ struct LoopFigures {
 struct LatencyFigures {
     double p50 = 0;
     double p99 = 0;
+    double mean = 0;  ///< 0: not known.
 };
 
 /// The yardstick: the same bytes over plain blocking sockets between two processes, with nothing in between.

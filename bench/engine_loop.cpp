@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -176,8 +177,9 @@ Result<LatencyFigures> runEngineLatency(const LoopEnds& ends, bool write, std::s
         const std::chrono::duration<double, std::micro> took = SteadyClock::now() - start;
         if (i >= warmup) samples.push_back(took.count());
     }
+    const double mean = std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
     const double p50 = percentile(samples, 0.50);
-    return LatencyFigures{p50, percentile(samples, 0.99)};
+    return LatencyFigures{p50, percentile(samples, 0.99), mean};
 }
 
 Status transferOnce(const LoopEnds& ends, bool write, std::size_t bytes) {

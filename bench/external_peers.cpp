@@ -165,6 +165,14 @@ Result<LatencyFigures> runPerftestWriteLatency(const RdmaEnds& ends, std::size_t
     return LatencyFigures{(*figures)[4], (*figures)[7]};
 }
 
+Result<double> runPerftestOneWrite(const RdmaEnds& ends, std::size_t bytes, std::size_t count) {
+    const auto figures = runPerftest("ib_write_bw", ends, bytes, 5, {"-t", "1", "-N", "-n", std::to_string(count)},
+                                     static_cast<double>(count) * 1e-3);
+    if (!figures) return figures.status();
+    // Bytes, iterations, peak (left out: -N), average, 10^6 messages a second.
+    return 1 / (*figures)[4];
+}
+
 Result<double> runIperf3(std::size_t block, double seconds) {
     if (!isInstalled("iperf3")) return notInstalled("iperf3");
     // iperf3 counts whole seconds and takes at most 1 MiB a write.

@@ -42,6 +42,10 @@ Result<double> runPerftestThroughput(const RdmaEnds& ends, bool write, std::size
 /// not installed.
 Result<LatencyFigures> runPerftestWriteLatency(const RdmaEnds& ends, std::size_t bytes, std::size_t count);
 
+/// Microseconds from post to completion of a write by `ib_write_bw` with one work request out at a time, the mean of
+/// `count`. NotFound: not installed.
+Result<double> runPerftestOneWrite(const RdmaEnds& ends, std::size_t bytes, std::size_t count);
+
 /// p50 and p99 of one "ucp_get" of `bytes` at a time with UCX_TLS=posix,cma. NotFound: not installed.
 Result<LatencyFigures> runUcxSharedGet(std::size_t bytes, std::size_t count);
 
