@@ -180,10 +180,10 @@ void LocalPublisher::judge(const Status& refusal, const Incarnation& holder, Inc
                            const std::string& why) {
     if (verdict != IncarnationProbe::Verdict::Gone) {
         const bool alive = verdict == IncarnationProbe::Verdict::Alive;
-        return finish(
-            Status(Code::AlreadyExists, refusal.message() + (alive ? ", and " + why
-                                                                   : ", which cannot be proven dead (" + why +
-                                                                         "); if it is, its lease ends by itself")));
+        return finish(Status(Code::AlreadyExists,
+                             refusal.message() + (alive ? ", and " + why + "; end it, or take another local_server_name"
+                                                        : ", which cannot be proven dead (" + why +
+                                                              "); if it is, its lease ends by itself")));
     }
     log_->info("segment {}: taking the name over from incarnation {}: {}", name_, holder.toString(), why);
     store_.evict(name_, holder, [this](const Status& status) {

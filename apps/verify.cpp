@@ -141,9 +141,11 @@ Result<VerifyReport> Verification::run() {
 
 bool Verification::limitReached() {
     const std::uint64_t begun = report_.writes + report_.reads - slots_.size();
-    return (options_.rounds != 0 && begun >= options_.rounds) ||
-           (options_.seconds != 0 && toSeconds(Clock::now() - started_) >= options_.seconds) ||
-           console_.stop->requested();
+    if ((options_.rounds != 0 && begun >= options_.rounds) ||
+        (options_.seconds != 0 && toSeconds(Clock::now() - started_) >= options_.seconds))
+        return true;
+    report_.stopped = console_.stop->requested();
+    return report_.stopped;
 }
 
 Slot& Verification::freeSlot() {
@@ -300,6 +302,7 @@ nlohmann::json VerifyReport::toJson() const {
             {"final_reads", final_reads},
             {"fill_bytes", fill_bytes},
             {"seconds", seconds},
+            {"stopped", stopped},
             {"transport", transport},
             {"quarantine", apps::toJson(quarantined, Clock::now())}};
 }

@@ -32,6 +32,7 @@ struct VerifyReport {
     std::uint64_t final_reads = 0;
     std::uint64_t fill_bytes = 0;  ///< Of all stretches; as many were read.
     double seconds = 0;
+    bool stopped = false;     ///< By the signal, before a limit was reached.
     std::string transport;    ///< That carried it; Session::transportUsed.
     Quarantined quarantined;  ///< At the end; TransferEngine::quarantine.
 

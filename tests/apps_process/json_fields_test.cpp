@@ -57,6 +57,7 @@ TEST(JsonFields, AreAllInTheDocumentation) {
         {"bench", segment, "--duration", "50ms", "--warmup", "0", "--footprint", "4MiB"},
         {"replay", TROUPE_SMALL_TRACE, segment, "--requests", "5", "--as-fast-as-possible"},
         {"trace-gen", "--requests", "3", "-o", trace},
+        {"explain", segment},
         {"topo"},
         {"config"}};
     for (auto command : commands) {
