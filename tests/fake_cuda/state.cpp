@@ -133,7 +133,12 @@ void State::configure() {
     counts.clear();
     violations.clear();
     held = false;
+    held_calls.clear();
     process = 0;
+}
+
+void State::awaitTurn(const char* call, std::unique_lock<std::mutex>& lock) {
+    changed.wait(lock, [&] { return held_calls.empty() || held_calls.count(call) == 0; });
 }
 
 Result State::enter(const char* call) {
