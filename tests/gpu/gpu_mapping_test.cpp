@@ -2,6 +2,7 @@
 // and its owner does.
 
 #include <gmock/gmock.h>
+#include <stdlib.h>
 
 #include <chrono>
 #include <functional>
@@ -15,6 +16,7 @@
 namespace troupe::gpu {
 namespace {
 
+using ::testing::HasSubstr;
 using namespace gpu::testing;
 using std::chrono::milliseconds;
 
@@ -50,6 +52,11 @@ class HeldCall {
 /// An engine with one data loop, and a peer that it has nothing but `host` to.
 class GpuMapping : public GpuTest {
   protected:
+    void SetUp() override {
+        if (fabric_here_) ::setenv("FAKE_CUDA_FABRIC", "1", 1);
+        GpuTest::SetUp();
+        ::unsetenv("FAKE_CUDA_FABRIC");
+    }
     void TearDown() override {
         engine.reset();
         GpuTest::TearDown();
@@ -82,6 +89,7 @@ class GpuMapping : public GpuTest {
         return false;
     }
 
+    bool fabric_here_ = false;
     std::unique_ptr<TransferEngine> engine;
     SegmentID segment = kInvalidSegmentID;
 };
@@ -219,6 +227,46 @@ TEST_F(GpuMapping, AnEngineEndsWhenWhatItHadMappedIsGivenBack) {
         peer.must("free " + text(addr));
     }
     EXPECT_EQ(peer.ask("violations"), "ok ");
+}
+
+/// A driver of one NVLink domain.
+class GpuFabric : public GpuMapping {
+  protected:
+    GpuFabric() { fabric_here_ = true; }
+};
+
+TEST_F(GpuFabric, MemoryWithFabricHandlesAloneIsMappedByThem) {
+    GpuPeerProcess peer({"FAKE_CUDA_FABRIC=1"});
+    start(peer);
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t remote = makeThere(peer, "fabric1");
+    expectReads(peer, local, remote, 5);
+    local.write(0, noise(kBytes, 6));
+    expectCompleted(runBatch(*engine, {makeRequest(Opcode::Write, segment, local.pointer(), remote, kBytes)}), kBytes);
+    EXPECT_EQ(peer.ask("check " + text(remote) + " " + text(kBytes) + " 6"), "ok");
+    peer.must("unregister " + text(remote));
+    peer.must("free " + text(remote));
+    EXPECT_EQ(peer.ask("violations"), "ok ");
+    EXPECT_GE(control.count("cuMemImportFromShareableHandle"), 1u);
+}
+
+/// The owner gives it, and this process's driver may not have it: no channel to the domain's daemon, for one.
+TEST_F(GpuMapping, WhatTheDriverDoesNotImportGoesByTcpAndExplainSaysWhy) {
+    GpuPeerProcess peer({"FAKE_CUDA_FABRIC=1"});
+    start(peer, true);
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t remote = makeThere(peer, "fabric0");
+    peer.must("fill " + text(remote) + " " + text(kBytes) + " 5");
+    BatchHolder batch(*engine, 1);
+    ASSERT_TRUE(batch.submit({read(local, remote)}));
+    expectCompleted(batch.wait(), kBytes);
+    EXPECT_TRUE(local.read(0, kBytes) == noise(kBytes, 5));
+    const auto way = engine->explain(batch.id(), 0);
+    ASSERT_TRUE(way) << way.status().toString();
+    EXPECT_THAT(way->toString(), HasSubstr("tcp by tcp0"));
+    EXPECT_THAT(way->toString(), HasSubstr("CUDA_ERROR_NOT_PERMITTED"));
 }
 
 }  // namespace
