@@ -178,6 +178,9 @@ void State::violate(const std::string& what) {
 
 void State::lose(ContextObject& context, Result result) {
     if (!context.lost) context.lost = result;
+    // Here, not by the threads alone: the context may be another's before they look.
+    for (const auto& [handle, stream] : streams)
+        if (stream->context == &context) stream->tasks.clear();
     changed.notify_all();
 }
 
