@@ -25,8 +25,15 @@ const DeviceExport::Piece* DeviceExport::find(std::uint64_t addr) const {
 
 void DeviceExports::add(const Region& region) {
     auto made = std::make_shared<DeviceExport>();
-    auto shared = region.place->device->exportMemory(region.place->memory, false);
+    device::Device& gpu = *region.place->device;
+    auto shared = gpu.exportMemory(region.place->memory, false);
     made->why = shared.status();
+    if (made->why.code() == Code::Unsupported && gpu.info().fabric_handles) {
+        // Memory for several hosts is often made with fabric handles alone; they serve within one as well.
+        shared = gpu.exportMemory(region.place->memory, true);
+        made->why =
+            shared ? Status() : Status(made->why.code(), made->why.message() + "; " + shared.status().message());
+    }
     if (shared) {
         for (std::size_t index = 0; index < shared->size(); ++index)
             made->pieces.push_back({kPieceBit | region.id << kPieceBits | index,

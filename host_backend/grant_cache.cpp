@@ -118,26 +118,4 @@ std::vector<std::unique_ptr<DeviceImport>> GrantCache::clear() {
     return devices;
 }
 
-// --- memory of GPUs ------------------------------------------------------------------------------------------------
-
-Result<std::uint64_t> DeviceImport::addressFor(device::Device& gpu, std::uint64_t addr) {
-    auto found =
-        std::find_if(mappings_.begin(), mappings_.end(), [&](const Mapping& mapping) { return mapping.gpu == &gpu; });
-    if (found == mappings_.end()) {
-        auto memory = gpu.importMemory(shared_);
-        const Status refused = memory.status();
-        mappings_.push_back({&gpu, memory ? std::move(*memory) : device::ImportedMemory(), refused});
-        found = std::prev(mappings_.end());
-    }
-    if (!found->refused) return found->refused;
-    return std::uint64_t{found->memory.get()} + (addr - shared_.allocation.addr);
-}
-
-std::vector<ByteRange> DeviceImport::mapped() const {
-    std::vector<ByteRange> ranges;
-    for (const Mapping& mapping : mappings_)
-        if (mapping.memory) ranges.push_back({mapping.memory.get(), shared_.allocation.length});
-    return ranges;
-}
-
 }  // namespace troupe::host

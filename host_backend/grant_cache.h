@@ -10,32 +10,11 @@
 
 #include "base/byte_range.h"
 #include "base/status.h"
+#include "host_backend/device_import.h"
 #include "host_backend/wire.h"
-#include "transports/device.h"
 #include "transports/memory_file.h"
 
 namespace troupe::host {
-
-/// Memory of another process's GPU, and where it is mapped for GPUs of this process. One thread at a time.
-class DeviceImport {
-  public:
-    explicit DeviceImport(device::SharedMemory shared) : shared_(std::move(shared)) {}
-
-    /// Where `addr` of the owner is mapped for `gpu`. The first time maps the allocation, which takes up to a
-    /// millisecond; what it was refused with is remembered.
-    Result<std::uint64_t> addressFor(device::Device& gpu, std::uint64_t addr);
-    /// All of the allocation, wherever it is mapped.
-    std::vector<ByteRange> mapped() const;
-
-  private:
-    struct Mapping {
-        const device::Device* gpu;
-        device::ImportedMemory memory;
-        Status refused;
-    };
-    device::SharedMemory shared_;
-    std::vector<Mapping> mappings_;
-};
 
 /// The grants that one path to one owner holds, and the mappings that come with them. One thread at a time.
 class GrantCache {
@@ -64,7 +43,7 @@ class GrantCache {
     Result<bool> add(const Grant& grant, UniqueFd descriptor);
     /// The same of a GPU's memory, which is mapped when somebody needs it.
     Result<bool> add(const DeviceGrant& grant, UniqueFd descriptor);
-    /// Forgets a region and unmaps it, but for what is mapped of a GPU, which is returned.
+    /// Forgets a region and unmaps it, but for what there is of a GPU, which is returned.
     std::unique_ptr<DeviceImport> remove(std::uint64_t region);
     std::vector<std::unique_ptr<DeviceImport>> clear();
     std::size_t size() const { return by_addr_.size(); }

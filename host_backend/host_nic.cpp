@@ -49,6 +49,8 @@ HostNic::~HostNic() {
     // First what this process holds of others, then the wait for what others hold of it: two engines that end at the
     // same time do not wait for each other.
     paths_.clear();
+    for (host::PathNews::Parting& parting : std::exchange(news_.partings, {}))
+        host::letGo(*shared_->mapper, std::move(parting));
     server_.reset();
 }
 
@@ -192,6 +194,10 @@ bool HostNic::poll(TimePoint now, Sweep& sweep) {
     bool moved = false;
     if (!devices_.isIdle()) [[unlikely]]
         moved = pollDevices(now, sweep);
+    if (news_.bell && news_.bell->hear()) [[unlikely]] {
+        onMapped();
+        moved = true;
+    }
     moved = moved || !ended_.empty();
     std::move(ended_.begin(), ended_.end(), std::back_inserter(sweep.failed));
     ended_.clear();

@@ -89,6 +89,7 @@ class HostNic : public Nic {
     void failTaken(const Job& job, const Status& cause);
     void pushRemote(host::RemotePath& path, const WorkRequest& request);
     bool releaseParting();
+    void onMapped();
     bool pollDevices(TimePoint now, Sweep& sweep);
     void tellDropped(std::vector<host::DeviceJobs::Ended>& dropped, bool retryable);
     void tellFailed(const host::DeviceJobs::Ended& ended, const Status& cause, bool retryable);

@@ -1,7 +1,5 @@
 // HostNic: memory of GPUs.
 
-#include <sys/socket.h>
-
 #include <chrono>
 #include <utility>
 
@@ -52,16 +50,24 @@ void HostNic::pushRemote(host::RemotePath& path, const WorkRequest& request) {
         ended_.push_back({request, local.status().withContext(info_.name), false, true, true});
 }
 
-/// What paths let go of is unmapped, and the owner told, as soon as no GPU copies there. True when anything was.
+/// What paths let go of may be unmapped, and the owner told, as soon as no GPU copies there. True when anything may.
 bool HostNic::releaseParting() {
     return std::erase_if(news_.partings, [this](host::PathNews::Parting& parting) {
                for (const auto& import : parting.imports)
                    for (const ByteRange& range : import->mapped())
                        if (devices_.touches(range)) return false;
-               parting.imports.clear();
-               if (parting.socket) ::shutdown(parting.socket.get(), SHUT_RDWR);
+               host::letGo(*shared_->mapper, std::move(parting));
                return true;
            }) != 0;
+}
+
+/// Something was mapped, or unmapped.
+void HostNic::onMapped() {
+    for (auto& [id, path] : paths_) {
+        if (!path.remote) continue;
+        path.remote->onMapped();
+        enlist(*path.remote);
+    }
 }
 
 bool HostNic::pollDevices(TimePoint now, Sweep& sweep) {

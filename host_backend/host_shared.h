@@ -7,6 +7,7 @@
 #include "base/incarnation.h"
 #include "base/log.h"
 #include "host_backend/device_exports.h"
+#include "host_backend/device_mapper.h"
 #include "security/cluster_auth.h"
 #include "transports/registration_table.h"
 #include "transports/staging.h"
@@ -26,6 +27,8 @@ struct HostShared {
     std::shared_ptr<device::StagingPool> staging = nullptr;  ///< As of TransportContext.
     /// What of GPUs can be given to others.
     std::shared_ptr<DeviceExports> exports = std::make_shared<DeviceExports>();
+    /// Maps what of their GPUs others give.
+    std::shared_ptr<DeviceMapper> mapper = std::make_shared<DeviceMapper>();
 };
 
 }  // namespace troupe::host

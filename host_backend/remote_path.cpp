@@ -142,31 +142,16 @@ void RemotePath::flush() {
 }
 
 void RemotePath::hangUp() {
-    // Closing tells the owner that nothing is used any more, so first nothing is.
-    PathNews::Parting parting;
-    parting.imports = grants_.clear();
-    for (Leaving& leaving : leaving_) parting.imports.push_back(std::move(leaving.import));
-    leaving_.clear();
-    for (const auto& import : parting.imports)
-        for (const ByteRange& range : import->mapped())
-            for (auto& [request, device] : devices_.takeBack(id_, range))
-                jobs_.push_back({request, 0, false, 0, device});
-    std::erase_if(parting.imports, [this](const auto& import) { return !isCopying(*import); });
+    if (socket_) links_.remove(socket_.get());
+    if (process_) links_.remove(process_->fd());
+    process_.reset();
+    // Closing tells the owner that nothing is used any more, so first nothing is. For it the connection ends even when
+    // a child made by fork has the descriptor too.
+    if (!partWithDevices() && socket_) ::shutdown(socket_.get(), SHUT_RDWR);
+    socket_.reset();
     asks_.clear();
     ask_limit_ = 1;
     unsent_.clear();
-    if (process_) links_.remove(process_->fd());
-    process_.reset();
-    // For the owner it ends even when a child made by fork has the descriptor too.
-    if (socket_) {
-        links_.remove(socket_.get());
-        if (parting.imports.empty()) ::shutdown(socket_.get(), SHUT_RDWR);
-    }
-    if (!parting.imports.empty()) {
-        parting.socket = std::move(socket_);
-        news_.partings.push_back(std::move(parting));
-    }
-    socket_.reset();
     if (greeting_ && greeting_->fd() >= 0) links_.remove(greeting_->fd());
     greeting_.reset();
     state_ = State::Down;
@@ -241,32 +226,10 @@ void RemotePath::onFrame(const Frame& frame, UniqueFd descriptor, std::vector<Fa
 void RemotePath::onRevoke(const Revoke& revoke) {
     // No copy of this thread is under way, and the next one looks for its grant first.
     auto import = grants_.remove(revoke.region);
-    if (import) {
-        for (const ByteRange& range : import->mapped())
-            for (auto& [request, device] : devices_.takeBack(id_, range))
-                jobs_.push_back({request, 0, false, 0, device});
-        if (isCopying(*import)) {
-            leaving_.push_back({revoke.region, std::move(import)});
-            return;
-        }
-        import.reset();
-    }
-    say(RevokeAck{revoke.region});
-}
-
-bool RemotePath::isCopying(const DeviceImport& import) const {
-    const auto ranges = import.mapped();
-    return std::any_of(ranges.begin(), ranges.end(),
-                       [this](const ByteRange& range) { return devices_.touches(range); });
-}
-
-bool RemotePath::releaseLeaving() {
-    return std::erase_if(leaving_, [this](Leaving& leaving) {
-               if (isCopying(*leaving.import)) return false;
-               leaving.import.reset();
-               say(RevokeAck{leaving.region});
-               return true;
-           }) != 0;
+    if (!import || import->isGone()) return say(RevokeAck{revoke.region});
+    takeBack(*import);
+    leaving_.push_back({revoke.region, std::move(import)});
+    releaseLeaving();
 }
 
 template <class SomeGrant>
@@ -383,37 +346,6 @@ std::uint64_t RemotePath::run(std::uint64_t budget, TimePoint now, Copier& copie
         used += grant.data != nullptr ? runMapped(grant, left, copier, sweep) : runVm(left, sweep);
     }
     return used;
-}
-
-/// The first job is one that a GPU of this process does, where both ends are of GPUs and the other can be mapped; what
-/// else GPUs take part in goes another way.
-void RemotePath::runDevice(const GrantCache::Entry& grant, Sweep& sweep) {
-    const Job job = jobs_.front();
-    jobs_.pop_front();
-    const WorkRequest& request = job.request;
-    const std::string there = std::string("memory of ") + (grant.device ? "a GPU" : "the host") + " there";
-    if (!grant.device || !job.device)
-        return decline(job,
-                       Status(Code::Unsupported,
-                              there + ", and of " + (job.device ? job.device->memory.location : "the host") + " here"),
-                       sweep.failed);
-    if (!grant.range.contains({request.remote, request.length}))
-        return decline(job, Status(Code::Unsupported, there + " of several allocations"), sweep.failed);
-    const auto addr = grant.device->addressFor(*job.device->device, request.remote);
-    if (!addr) return decline(job, addr.status(), sweep.failed);
-    DeviceSide local;
-    local.addr = reinterpret_cast<std::uint64_t>(request.local);
-    local.device = job.device->memory.device;
-    DeviceSide remote = local;
-    remote.addr = *addr;
-    devices_.push(id_, request, local, remote, job.device);
-}
-
-void RemotePath::decline(const Job& job, const Status& why, std::vector<Failure>& failures) {
-    Failure declined = failure(job.request, why, false);
-    declined.declined = true;
-    retire(job.request);
-    failures.push_back(std::move(declined));
 }
 
 bool RemotePath::wokeLate(std::vector<Failure>& failures) {

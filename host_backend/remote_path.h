@@ -27,14 +27,20 @@ struct PathNews {
     std::vector<PathChange> changes;  ///< For the next poll to tell.
     std::minstd_rand random;          ///< Jitter only.
 
-    /// What a path let go of while GPUs still copy there: unmapped, and then the connection that it was granted over is
-    /// closed, when they have ended.
+    /// Of the mapper. Null until one was needed.
+    std::shared_ptr<MapperBell> bell;
+
+    /// What a path let go of: unmapped, and then the connection that it was granted over is closed.
     struct Parting {
         std::vector<std::unique_ptr<DeviceImport>> imports;
         UniqueFd socket;
     };
+    /// Those where GPUs still copy: let go of when they have ended.
     std::vector<Parting> partings;
 };
+
+/// Has the mapper do it. No GPU may copy there.
+void letGo(DeviceMapper& mapper, PathNews::Parting parting);
 
 /// The way of one HostNic to another process of this host: a connection to ask for grants, and the work that is done
 /// under them. All copying happens inside `run`, on the owner's turn; between two calls nothing is being copied, so
@@ -67,6 +73,8 @@ class RemotePath {
 
     /// GPUs have ended something: what waited for that goes on. True when anything did.
     bool releaseLeaving();
+    /// The mapper has done something: the same.
+    void onMapped();
 
     /// The peer was described anew: what was not possible may be.
     void update(std::shared_ptr<const Peer> peer);
@@ -96,7 +104,7 @@ class RemotePath {
         std::uint64_t asked = 0;                       ///< Id of the grant request it made; 0: none.
         const device::PlacedMemory* device = nullptr;  ///< As in push.
     };
-    /// A grant that was taken back while GPUs copy there: acknowledged when they have ended.
+    /// A grant that was taken back: acknowledged when the GPUs that copy there have ended and it is unmapped.
     struct Leaving {
         std::uint64_t region = 0;
         std::unique_ptr<DeviceImport> import;
@@ -108,7 +116,10 @@ class RemotePath {
     template <class SomeGrant>
     void onGrant(const SomeGrant& grant, bool writable, UniqueFd descriptor, std::vector<Failure>& failures);
     void onRevoke(const Revoke& revoke);
+    bool partWithDevices();
+    void takeBack(const DeviceImport& import);
     bool isCopying(const DeviceImport& import) const;
+    Status needMapper();
     void runDevice(const GrantCache::Entry& grant, Sweep& sweep);
     void decline(const Job& job, const Status& why, std::vector<Failure>& failures);
     void onRefused(const GrantRefused& refused, std::vector<Failure>& failures);
@@ -163,7 +174,7 @@ class RemotePath {
     GrantCache grants_;
     std::vector<Leaving> leaving_;
     std::deque<Job> jobs_;     ///< Run in this order.
-    std::deque<Job> waiting_;  ///< For a grant.
+    std::deque<Job> waiting_;  ///< For a grant, or to be mapped.
     std::uint64_t next_ask_ = 1;
     std::unordered_map<std::uint64_t, std::uint64_t> asks_;  ///< Requests without an answer: id -> address.
     /// Of asks_. Grows while each answer brings a region that was new, so that the first batch over one large region

@@ -203,8 +203,8 @@ void read(Reader& in, DeviceGrant& frame) {
     frame.base = in.number<std::uint64_t>();
     frame.length = in.number<std::uint64_t>();
     const auto kind = in.number<std::uint32_t>();
-    in.require(kind == static_cast<std::uint32_t>(device::ShareKind::Ipc) ||
-               kind == static_cast<std::uint32_t>(device::ShareKind::File));
+    in.require(kind >= static_cast<std::uint32_t>(device::ShareKind::Ipc) &&
+               kind <= static_cast<std::uint32_t>(device::ShareKind::Fabric));
     frame.kind = static_cast<device::ShareKind>(kind);
     frame.allocation = in.number<std::uint64_t>();
     frame.allocation_bytes = in.number<std::uint64_t>();

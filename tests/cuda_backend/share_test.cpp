@@ -26,6 +26,15 @@ class CudaShare : public CudaTest {
         must(gpu(device).synchronize(stream));
     }
     std::string text(std::uint64_t value) { return std::to_string(value); }
+    /// From here on this process is in an NVLink domain. Before anything is made.
+    void withFabric() {
+        gpus[0].reset();
+        runtime.reset();
+        ::setenv("FAKE_CUDA_FABRIC", "1", 1);
+        control.reset();
+        ::unsetenv("FAKE_CUDA_FABRIC");
+        runtime = must(CudaRuntime::create({fake_cuda::Control::path(), false}));
+    }
     /// The export of a range of this process, for the peer.
     std::vector<SharedMemory> exported(std::uint64_t addr, std::uint64_t bytes) {
         const MemoryPlace place = must(runtime->locate({addr, bytes}));
@@ -229,12 +238,7 @@ TEST_F(CudaShare, AFailureHalfWayLeavesNothing) {
 }
 
 TEST_F(CudaShare, FabricHandlesAreUsedWhereThePlatformHasThem) {
-    gpus[0].reset();
-    runtime.reset();
-    ::setenv("FAKE_CUDA_FABRIC", "1", 1);
-    control.reset();
-    ::unsetenv("FAKE_CUDA_FABRIC");
-    runtime = must(CudaRuntime::create({fake_cuda::Control::path(), false}));
+    withFabric();
     EXPECT_TRUE(must(runtime->info(0)).fabric_handles);
     CudaPeerProcess peer({"FAKE_CUDA_FABRIC=1"});
     const std::uint64_t base = peer.number("virtual 0 1 8");
@@ -243,6 +247,56 @@ TEST_F(CudaShare, FabricHandlesAreUsedWhereThePlatformHasThem) {
     EXPECT_EQ(shared.at(0).kind, ShareKind::Fabric);
     const ImportedMemory mapped = must(gpu(0).importMemory(shared[0]));
     EXPECT_EQ(control.read(mapped.get(), 1000), noise(1000, 4));
+}
+
+TEST_F(CudaShare, AFabricHandleThatIsNotWhatItClaimsIsRefused) {
+    withFabric();
+    CudaPeerProcess peer({"FAKE_CUDA_FABRIC=1"});
+    const std::uint64_t base = peer.number("virtual 0 1 8");
+    auto shared = peer.exported(base, 1000, true);
+    const ByteRange allocation = shared.at(0).allocation;
+    shared[0].allocation.length = 2 * VirtualMemory::kPiece;
+    const auto longer = gpu(0).importMemory(shared[0]);
+    EXPECT_NE(longer.status().message().find("cuMemMap"), std::string::npos) << longer.status().message();
+    for (const ByteRange claim : {ByteRange{base, 0}, ByteRange{base, UINT64_MAX}}) {
+        shared[0].allocation = claim;
+        EXPECT_EQ(gpu(0).importMemory(shared[0]).status().code(), Code::ProtocolError);
+    }
+    shared[0].allocation = allocation;
+    shared[0].handle[0] ^= 1;
+    EXPECT_FALSE(gpu(0).importMemory(shared[0]));
+    EXPECT_TRUE(gpu(0).state());
+    EXPECT_EQ(control.leftovers(), "1 contexts");
+    // Made for descriptors alone.
+    const std::uint64_t other = peer.number("virtual 0 1 1");
+    const std::string refused = peer.ask("export " + text(other) + " 100 1");
+    EXPECT_NE(refused.find("CU_MEM_HANDLE_TYPE_FABRIC"), std::string::npos) << refused;
+}
+
+TEST_F(CudaShare, WhatAFabricHandleMappedOutlivesItsExporterAndTheHandleDoesNot) {
+    withFabric();
+    CudaPeerProcess peer({"FAKE_CUDA_FABRIC=1"});
+    const std::uint64_t base = peer.number("virtual 0 1 8");
+    peer.must("fill " + text(base) + " 1000 4");
+    const auto shared = peer.exported(base, 1000, true);
+    const ImportedMemory mapped = must(gpu(0).importMemory(shared.at(0)));
+    peer.kill();
+    const DeviceMemory mine = must(gpu(0).allocate(1000));
+    copy(0, mine.get(), mapped.get(), 1000);
+    EXPECT_EQ(control.read(mine.get(), 1000), noise(1000, 4));
+    EXPECT_FALSE(gpu(0).importMemory(shared[0]));
+    EXPECT_TRUE(gpu(0).state());
+}
+
+TEST_F(CudaShare, AFabricHandleThatTheDriverDoesNotPermitIsRefusedByName) {
+    EXPECT_FALSE(must(runtime->info(0)).fabric_handles);
+    CudaPeerProcess peer({"FAKE_CUDA_FABRIC=1"});
+    const auto shared = peer.exported(peer.number("virtual 0 1 8"), 1000, true);
+    const auto mapped = gpu(0).importMemory(shared.at(0));
+    EXPECT_NE(mapped.status().message().find("CUDA_ERROR_NOT_PERMITTED"), std::string::npos)
+        << mapped.status().message();
+    EXPECT_TRUE(gpu(0).state());
+    EXPECT_EQ(control.leftovers(), "1 contexts");
 }
 
 TEST_F(CudaShare, ADmabufHoldsTheRangeAtItsOffset) {

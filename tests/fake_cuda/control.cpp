@@ -79,6 +79,16 @@ void fakeCudaHold(int held) {
     state.changed.notify_all();
 }
 
+void fakeCudaHoldCall(const char* call, int held) {
+    State& state = State::get();
+    const std::lock_guard lock(state.mutex);
+    if (held != 0)
+        state.held_calls.insert(call);
+    else
+        state.held_calls.erase(call);
+    state.changed.notify_all();
+}
+
 void fakeCudaReuseAddresses(int reuse) {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);

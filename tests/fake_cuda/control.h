@@ -33,6 +33,9 @@ class Control {
         find<decltype(fakeCudaLatency)>("fakeCudaLatency")(us, ns_per_kib, jitter_us);
     }
     void hold(bool held) { find<decltype(fakeCudaHold)>("fakeCudaHold")(held ? 1 : 0); }
+    void holdCall(const char* call, bool held) {
+        find<decltype(fakeCudaHoldCall)>("fakeCudaHoldCall")(call, held ? 1 : 0);
+    }
     void reuseAddresses(bool reuse) { find<decltype(fakeCudaReuseAddresses)>("fakeCudaReuseAddresses")(reuse ? 1 : 0); }
     void delay(std::uintptr_t stream, unsigned us) {
         if (find<decltype(fakeCudaDelay)>("fakeCudaDelay")(reinterpret_cast<void*>(stream), us) != 0)

@@ -22,6 +22,8 @@ void fakeCudaLose(int device, unsigned result, int operations);
 void fakeCudaLatency(unsigned us, unsigned ns_per_kib, unsigned jitter_us);
 /// While held, no stream begins an operation.
 void fakeCudaHold(int held);
+/// While held, calls of that name are counted, and wait before they do anything else.
+void fakeCudaHoldCall(const char* call, int held);
 /// What is freed is given to the next allocation of the same size, so that addresses return with other memory.
 void fakeCudaReuseAddresses(int reuse);
 

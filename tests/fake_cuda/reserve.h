@@ -19,10 +19,11 @@ void giveBack(State& state, std::uint64_t base);
 }  // namespace troupe::fake_cuda
 
 /// What every call begins with: the lock, and what it is refused for whatever it asks.
-#define TROUPE_ENTER(name)              \
-    State& state = State::get();        \
-    std::unique_lock lock(state.mutex); \
-    if (const Result refused = state.enter(name); refused != Result::Success) return refused;
+#define TROUPE_ENTER(name)                                                                    \
+    State& state = State::get();                                                              \
+    std::unique_lock lock(state.mutex);                                                       \
+    if (const Result refused = state.enter(name); refused != Result::Success) return refused; \
+    state.awaitTurn(name, lock);
 
 /// Of calls that work in the current context.
 #define TROUPE_ENTER_CONTEXT(name)                                                                 \

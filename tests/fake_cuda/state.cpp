@@ -133,7 +133,12 @@ void State::configure() {
     counts.clear();
     violations.clear();
     held = false;
+    held_calls.clear();
     process = 0;
+}
+
+void State::awaitTurn(const char* call, std::unique_lock<std::mutex>& lock) {
+    changed.wait(lock, [&] { return held_calls.empty() || held_calls.count(call) == 0; });
 }
 
 Result State::enter(const char* call) {
@@ -173,6 +178,9 @@ void State::violate(const std::string& what) {
 
 void State::lose(ContextObject& context, Result result) {
     if (!context.lost) context.lost = result;
+    // Here, not by the threads alone: the context may be another's before they look.
+    for (const auto& [handle, stream] : streams)
+        if (stream->context == &context) stream->tasks.clear();
     changed.notify_all();
 }
 

@@ -132,6 +132,8 @@ class State {
     Result enter(const char* call);
     /// The current context, or why nothing can be done in it.
     Result current(ContextObject*& context);
+    /// Waits while calls of that name are held.
+    void awaitTurn(const char* call, std::unique_lock<std::mutex>& lock);
     void violate(const std::string& what);
     void lose(ContextObject& context, Result result);
     /// What ends with a context; how many of it.
@@ -174,6 +176,7 @@ class State {
     std::map<std::uint64_t, std::vector<std::uint64_t>> freed;  ///< Reservations without memory, by bytes.
     std::uint64_t next_id = 1;
     bool held = false;
+    std::set<std::string> held_calls;
     std::map<std::string, Fault> faults;
     std::map<std::string, unsigned> counts;
     std::vector<std::string> violations;

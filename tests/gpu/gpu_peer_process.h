@@ -4,6 +4,7 @@
 
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/fake_cuda/peer_process.h"
 #include "tests/support/standstill.h"
@@ -13,7 +14,8 @@ namespace troupe::gpu::testing {
 /// gpu_peer as a child of the test.
 class GpuPeerProcess : public fake_cuda::PeerProcess {
   public:
-    GpuPeerProcess() : PeerProcess(TROUPE_GPU_PEER) {}
+    explicit GpuPeerProcess(const std::vector<std::string>& environment = {})
+        : PeerProcess(TROUPE_GPU_PEER, environment) {}
 
     /// The name of its segment.
     std::string start(bool host_peers, bool tcp) {

@@ -17,8 +17,8 @@ namespace troupe::gpu::testing {
 using Bytes = std::vector<std::uint8_t>;
 
 /// Memory of one of the kinds that an application may have: "host", "pinned", "managed", "gpu0", "gpu1", "virtual0"
-/// (expandable segments), "private0" (the same, without handles for other processes). The application's view of it:
-/// past all streams.
+/// (expandable segments, given to others by descriptors), "fabric0" (the same, by fabric handles alone), "private0"
+/// (the same, given to nobody). The application's view of it: past all streams.
 class Memory {
   public:
     /// `gpus` gives the GPU of an ordinal.
@@ -36,10 +36,11 @@ class Memory {
             addr_ = device_.get();
         } else {
             constexpr std::uint64_t kPiece = cuda::testing::VirtualMemory::kPiece;
-            const bool shared = kind_.rfind("virtual", 0) == 0;
+            // CUmemAllocationHandleType.
+            const unsigned shared_by = kind_.rfind("virtual", 0) == 0 ? 1 : kind_.rfind("fabric", 0) == 0 ? 8 : 0;
             gpus(kind_.back() - '0');
             virtual_ = std::make_unique<cuda::testing::VirtualMemory>(runtime.driver(), kind_.back() - '0',
-                                                                      (bytes + kPiece - 1) / kPiece, shared ? 1 : 0);
+                                                                      (bytes + kPiece - 1) / kPiece, shared_by);
             addr_ = virtual_->base();
         }
     }

@@ -68,7 +68,9 @@ TEST(HostWire, RefusesGrantsThatCannotBe) {
     EXPECT_TRUE(no_device(4095, 10, device::ShareKind::Ipc, 4096, 10)) << "not all of it in the allocation";
     EXPECT_TRUE(no_device(4096, 11, device::ShareKind::Ipc, 4096, 10));
     EXPECT_TRUE(no_device(UINT64_MAX - 3, 10, device::ShareKind::Ipc, UINT64_MAX - 3, 10));
-    EXPECT_TRUE(no_device(4096, 10, device::ShareKind::Fabric, 4096, 10)) << "of another host";
+    EXPECT_FALSE(no_device(4096, 10, device::ShareKind::Fabric, 4096, 10));
+    for (const std::uint32_t kind : {0u, 4u})
+        EXPECT_TRUE(no_device(4096, 10, static_cast<device::ShareKind>(kind), 4096, 10)) << kind;
     EXPECT_FALSE(decode(encode(Refuse{Code::Ok, "fine"}).span())) << "an error that is none";
     EXPECT_FALSE(decode(encode(Refuse{static_cast<Code>(999), "?"}).span()));
 }
