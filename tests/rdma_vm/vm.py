@@ -11,10 +11,12 @@ so that a busy machine is not taken for a hang. --give-up bounds the whole in pl
     vm.py [--rails N] [--timeout SECONDS] [--numa] -- COMMAND...
 """
 import argparse
+import ctypes
 import os
 import pathlib
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -190,6 +192,12 @@ def ending(lines):
     return "the guest's kernel panicked", lines[max(0, panicked - 5):][:SHOWN_LINES]
 
 
+def end_with_parent():
+    """In the child: without us nobody would end the VM."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def run(arguments, folder):
     share = folder / "share"
     share.mkdir()
@@ -203,7 +211,7 @@ def run(arguments, folder):
         f"VM_NUMA={'1' if arguments.numa else ''}\n")
     console_file = open(folder / "qemu", "wb")
     qemu = subprocess.Popen(command_line(arguments, folder, share, image, initramfs), stdin=subprocess.DEVNULL,
-                            stdout=console_file, stderr=subprocess.STDOUT)
+                            stdout=console_file, stderr=subprocess.STDOUT, preexec_fn=end_with_parent)
     tail = Tail(share / "output")
     started = OwnTime(qemu.pid)
     booted = None
@@ -243,6 +251,8 @@ def run(arguments, folder):
 
 
 def main():
+    # So that what was made is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rails", type=int, default=2, help="pairs of Soft-RoCE devices (default: 2)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for the command (default: 300)")

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """What the harness must tell apart: a command's status and output, a panic, a hang, a boot without devices."""
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import kernel
@@ -55,6 +58,26 @@ class Harness(unittest.TestCase):
         ran = vm("--give-up", "1", "--", "sleep", "1000")
         self.assertEqual(ran.returncode, 70)
         self.assertIn("gave up after 1 s", ran.stderr)
+
+    def test_the_vm_ends_with_the_harness_however_that_ends(self):
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            harness_process = subprocess.Popen([sys.executable, VM, "--", "sleep", "1000"], stdout=subprocess.DEVNULL)
+            children = pathlib.Path(f"/proc/{harness_process.pid}/task/{harness_process.pid}/children")
+            until = time.monotonic() + 60
+            qemu = None
+            while qemu is None and time.monotonic() < until:
+                time.sleep(0.05)
+                for child in children.read_text().split():
+                    # What it runs before qemu, like cpio, is gone again by the time it is looked at.
+                    with contextlib.suppress(FileNotFoundError):
+                        if "qemu" in pathlib.Path(f"/proc/{child}/comm").read_text():
+                            qemu = pathlib.Path(f"/proc/{child}")
+            self.assertIsNotNone(qemu, "no VM was started")
+            harness_process.send_signal(number)
+            harness_process.wait()
+            while qemu.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            self.assertFalse(qemu.exists(), f"qemu goes on after signal {number}")
 
     def test_a_missing_program_and_its_package_are_named(self):
         environment = dict(os.environ, PATH="/nowhere")
