@@ -24,7 +24,6 @@
 
 #include "base/clock.h"
 #include "cuda_backend/cuda_runtime.h"
-#include "cuda_backend/packer.h"
 #include "transports/staged_copy.h"
 
 namespace troupe::cuda {
@@ -98,7 +97,7 @@ class Bench {
     void fact(nlohmann::json& report, const char* name, const std::function<Status()>& check);
     double rate(std::uint64_t bytes, const std::function<void()>& work);
     void row(nlohmann::json& report, const std::string& name, double gigabytes, double roof);
-    void packPages(nlohmann::json& report, const Packer& packer, std::uint64_t page_bytes, std::uint64_t pages,
+    void packPages(nlohmann::json& report, const PageMover& mover, std::uint64_t page_bytes, std::uint64_t pages,
                    std::uint64_t packed, double roof);
 
     const Arguments arguments_;
@@ -199,7 +198,7 @@ void Bench::facts(nlohmann::json& report) {
         if (!place) return place.status();
         return place->kind == MemoryKind::Pinned ? Status() : Status(Code::Internal, "it is " + place->location);
     });
-    fact(report, "packing kernel", [&] { return Packer::create(gpu_).status(); });
+    fact(report, "packing kernel", [&] { return gpu_->makeMover().status(); });
 }
 
 void Bench::copies(nlohmann::json& report) {
@@ -254,10 +253,10 @@ void Bench::staging(nlohmann::json& report) {
 }
 
 void Bench::packing(nlohmann::json& report) {
-    auto packer = Packer::create(gpu_);
-    if (!packer) {
-        fmt::print("  left out: {}\n", packer.status().toString());
-        report.push_back({{"name", "packing"}, {"why", packer.status().toString()}});
+    const auto mover = gpu_->makeMover();
+    if (!mover) {
+        fmt::print("  left out: {}\n", mover.status().toString());
+        report.push_back({{"name", "packing"}, {"why", mover.status().toString()}});
         return;
     }
     const std::uint64_t bytes = arguments_.bytes;
@@ -269,37 +268,40 @@ void Bench::packing(nlohmann::json& report) {
     });
     put(pages.get(), noise(2 * bytes, 2));
     for (std::uint64_t page = 4096; page <= std::min<std::uint64_t>(1u << 20, bytes); page *= 4)
-        packPages(report, *packer, page, pages.get(), packed.get(), roof);
+        packPages(report, **mover, page, pages.get(), packed.get(), roof);
 }
 
 /// Every other page of a cache, in an order of no meaning.
-void Bench::packPages(nlohmann::json& report, const Packer& packer, std::uint64_t page_bytes, std::uint64_t pages,
+void Bench::packPages(nlohmann::json& report, const PageMover& mover, std::uint64_t page_bytes, std::uint64_t pages,
                       std::uint64_t packed, double roof) {
     const std::uint64_t count = arguments_.bytes / page_bytes;
-    const HostMemory list = must(gpu_->allocateHost(count * sizeof(std::uint64_t)));
-    auto* const addresses = reinterpret_cast<std::uint64_t*>(list.get());
-    for (std::uint64_t index = 0; index < count; ++index) addresses[index] = pages + 2 * index * page_bytes;
-    std::shuffle(addresses, addresses + count, std::mt19937_64(page_bytes));
-    const PackPlan plan{list.get(), 0, 0, count, page_bytes, packed};
+    std::vector<PageMove> gather(count);
+    for (std::uint64_t index = 0; index < count; ++index) gather[index].from = pages + 2 * index * page_bytes;
+    std::shuffle(gather.begin(), gather.end(), std::mt19937_64(page_bytes));
+    std::vector<PageMove> scatter(count);
+    for (std::uint64_t index = 0; index < count; ++index) {
+        gather[index].to = packed + index * page_bytes;
+        gather[index].bytes = page_bytes;
+        scatter[index] = {gather[index].from, gather[index].to, page_bytes};
+    }
     const std::uint64_t bytes = count * page_bytes;
-    const auto run = [&](PackDirection direction) {
-        must(packer.run(stream_, plan, direction));
+    const auto run = [&](const std::vector<PageMove>& moves) {
+        must(mover.move(stream_, moves));
         must(gpu_->synchronize(stream_));
     };
-    const double gathered = rate(bytes, [&] { run(PackDirection::Gather); });
+    const double gathered = rate(bytes, [&] { run(gather); });
     const auto expected = get(pages, 2 * arguments_.bytes);
     const auto got = get(packed, bytes);
     for (std::uint64_t index = 0; index < count; ++index)
-        must(
-            std::memcmp(got.data() + index * page_bytes, expected.data() + (addresses[index] - pages), page_bytes) == 0,
-            "a gathered page differs");
+        must(std::memcmp(got.data() + index * page_bytes, expected.data() + (gather[index].from - pages), page_bytes) ==
+                 0,
+             "a gathered page differs");
     row(report, fmt::format("gather, pages of {} KiB", page_bytes >> 10), gathered, roof);
-    const double scattered = rate(bytes, [&] { run(PackDirection::Scatter); });
+    const double scattered = rate(bytes, [&] { run(scatter); });
     must(get(pages, 2 * arguments_.bytes) == expected, "what was scattered back differs");
     row(report, fmt::format("scatter, pages of {} KiB", page_bytes >> 10), scattered, roof);
     const double one_by_one = rate(bytes, [&] {
-        for (std::uint64_t index = 0; index < count; ++index)
-            must(gpu_->copy(stream_, packed + index * page_bytes, addresses[index], page_bytes));
+        for (const PageMove& move : gather) must(gpu_->copy(stream_, move.to, move.from, move.bytes));
         must(gpu_->synchronize(stream_));
     });
     row(report, fmt::format("a copy each, pages of {} KiB", page_bytes >> 10), one_by_one, roof);
