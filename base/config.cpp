@@ -289,6 +289,8 @@ std::vector<ConfigKey> makeSchema() {
                  "One chunk of the pinned host memory that bytes of a GPU go through."),
         countKey("gpu.staging_chunks", &Config::gpu_staging_chunks, 2, 1024,
                  "Chunks for each GPU, data loop and direction."),
+        choiceKey("gpu.pack", &Config::gpu_pack, {"auto", "on", "off"},
+                  "Whether a kernel moves many small pages at once: auto where that was measured to be faster."),
         // --- host
         bytesKey("host.chunk_bytes", &Config::host_chunk_bytes, 4 * kKiB, kGiB,
                  "Bytes copied before the loop looks at other work."),

@@ -115,6 +115,9 @@ struct Config {
     std::uint64_t gpu_staging_chunk_bytes = 256u << 10;  ///< Of pinned host memory that bytes of a GPU go through.
     /// Of these for each GPU, data loop and direction. A connection has up to 4 at a time.
     std::uint32_t gpu_staging_chunks = 32;
+    /// Whether a kernel moves many small pages at once: "auto" where it was measured to be faster than a copy each,
+    /// "on" wherever there are two or more, "off" never.
+    std::string gpu_pack = "auto";
 
     // --- faults ------------------------------------------------------------------------------------------------
     bool faults_enabled = false;    ///< TransferEngine::faults may break things; see base/fault_injector.h.

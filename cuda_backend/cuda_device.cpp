@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cuda_backend/packer.h"
+
 namespace troupe::cuda {
 
 using namespace device;
@@ -142,6 +144,14 @@ Status CudaDevice::launch(StreamRef stream, std::uintptr_t kernel, unsigned bloc
                           std::span<void*> parameters) {
     return run(driver_->calls().launchKernel, reinterpret_cast<api::FunctionHandle>(kernel), blocks, 1u, 1u, threads,
                1u, 1u, 0u, handleOf(stream), parameters.data(), static_cast<void**>(nullptr));
+}
+
+Result<std::shared_ptr<const PageMover>> CudaDevice::makeMover() {
+    if (!info_.host_pointers)
+        return Status(Code::Unsupported, info_.location + " has addresses of its own for pinned memory");
+    auto packer = Packer::create(shared_from_this());
+    if (!packer) return packer.status();
+    return std::shared_ptr<const PageMover>(std::move(*packer));
 }
 
 // --- the end -------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class CudaDevice final : public device::Device {
     Result<std::uintptr_t> findKernel(const device::Kernels& kernels, const char* name) override;
     Status launch(device::StreamRef stream, std::uintptr_t kernel, unsigned blocks, unsigned threads,
                   std::span<void*> parameters) override;
+    Result<std::shared_ptr<const device::PageMover>> makeMover() override;
 
     Result<std::vector<device::SharedMemory>> exportMemory(const device::MemoryPlace& place, bool fabric) override;
     Result<device::ImportedMemory> importMemory(const device::SharedMemory& shared) override;

@@ -86,6 +86,7 @@ Result<DeviceInfo> CudaRuntime::lookAt(int ordinal) const {
     info.peer_memory = attribute(api::DeviceAttribute::GpuDirectRdmaSupported) != 0;
     info.fd_handles = attribute(api::DeviceAttribute::HandleTypePosixFileDescriptorSupported) != 0;
     info.fabric_handles = attribute(api::DeviceAttribute::HandleTypeFabricSupported) != 0;
+    info.host_pointers = attribute(api::DeviceAttribute::CanUseHostPointerForRegisteredMem) != 0;
     return info;
 }
 

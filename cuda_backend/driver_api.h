@@ -84,6 +84,7 @@ enum class DeviceAttribute : unsigned {
     UnifiedAddressing = 41,
     ComputeCapabilityMajor = 75,
     ComputeCapabilityMinor = 76,
+    CanUseHostPointerForRegisteredMem = 91,
     VirtualMemoryManagementSupported = 102,
     HandleTypePosixFileDescriptorSupported = 103,
     GpuDirectRdmaWithCudaVmmSupported = 110,

@@ -6,108 +6,19 @@
 // Runs on the driver of tests/fake_cuda, too (TROUPE_CUDA_DRIVER=...), where its speeds mean nothing. Exit status 1: a
 // check failed.
 
+#include "cuda_backend/gpu_check.h"
+
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
-#include <functional>
 #include <iostream>
-#include <random>
-#include <string>
-#include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "cuda_backend/cuda_runtime.h"
-#include "cuda_backend/packer.h"
-#include "transports/staged_copy.h"
 
-namespace troupe::cuda {
-namespace {
-
-using namespace device;
-
-struct Arguments {
-    std::uint64_t bytes = 256u << 20;  ///< Of the buffers that are copied.
-    std::string json;
-    int device = 0;
-    int child = -1;  ///< Descriptor that the other process is told by; -1: this is the first.
-};
-
-/// A check fails once, with its reason, and ends its section.
-class Failed {
-  public:
-    explicit Failed(std::string why) : why_(std::move(why)) {}
-    const std::string& why() const { return why_; }
-
-  private:
-    std::string why_;
-};
-
-void must(const Status& status) {
-    if (!status) throw Failed(status.toString());
-}
-template <class T>
-T must(Result<T> result) {
-    must(result.status());
-    return std::move(*result);
-}
-void must(bool is, const char* what) {
-    if (!is) throw Failed(what);
-}
-
-std::vector<std::uint8_t> noise(std::size_t bytes, std::uint64_t seed) {
-    std::vector<std::uint8_t> out(bytes);
-    std::mt19937_64 random(seed);
-    for (std::size_t at = 0; at < bytes; at += 8) {
-        const std::uint64_t word = random();
-        std::memcpy(out.data() + at, &word, std::min<std::size_t>(8, bytes - at));
-    }
-    return out;
-}
-
-/// One GPU with what every section needs.
-class Bench {
-  public:
-    explicit Bench(const Arguments& arguments)
-        : arguments_(arguments),
-          runtime_(must(CudaRuntime::create({}))),
-          gpu_(must(runtime_->open(arguments.device))),
-          stream_(must(gpu_->makeStream())),
-          out_(must(StagingRing::create(gpu_, {1u << 20, 8, gpu_->info().numa_node}))),
-          in_(must(StagingRing::create(gpu_, {1u << 20, 8, gpu_->info().numa_node}))) {}
-
-    const DeviceInfo& info() const { return gpu_->info(); }
-    int version() const { return runtime_->driver().version(); }
-
-    void facts(nlohmann::json& report);
-    void copies(nlohmann::json& report);
-    void staging(nlohmann::json& report);
-    void packing(nlohmann::json& report);
-    void otherProcess(nlohmann::json& report);
-    int serveChild();
-
-  private:
-    void put(std::uint64_t to, const std::vector<std::uint8_t>& bytes);
-    std::vector<std::uint8_t> get(std::uint64_t from, std::uint64_t bytes);
-    void fact(nlohmann::json& report, const char* name, const std::function<Status()>& check);
-    double rate(std::uint64_t bytes, const std::function<void()>& work);
-    void row(nlohmann::json& report, const std::string& name, double gigabytes, double roof);
-    void packPages(nlohmann::json& report, const Packer& packer, std::uint64_t page_bytes, std::uint64_t pages,
-                   std::uint64_t packed, double roof);
-
-    const Arguments arguments_;
-    std::shared_ptr<CudaRuntime> runtime_;
-    std::shared_ptr<Device> gpu_;
-    DeviceStream stream_;
-    std::unique_ptr<StagingRing> out_;
-    std::unique_ptr<StagingRing> in_;
-};
+namespace troupe::cuda::check {
 
 /// Through the ring, as TCP will.
 void Bench::put(std::uint64_t to, const std::vector<std::uint8_t>& bytes) {
@@ -199,7 +110,7 @@ void Bench::facts(nlohmann::json& report) {
         if (!place) return place.status();
         return place->kind == MemoryKind::Pinned ? Status() : Status(Code::Internal, "it is " + place->location);
     });
-    fact(report, "packing kernel", [&] { return Packer::create(gpu_).status(); });
+    fact(report, "packing kernel", [&] { return gpu_->makeMover().status(); });
 }
 
 void Bench::copies(nlohmann::json& report) {
@@ -251,58 +162,6 @@ void Bench::staging(nlohmann::json& report) {
         });
         row(report, out ? "staged, from the GPU" : "staged, to the GPU", measured, roof);
     }
-}
-
-void Bench::packing(nlohmann::json& report) {
-    auto packer = Packer::create(gpu_);
-    if (!packer) {
-        fmt::print("  left out: {}\n", packer.status().toString());
-        report.push_back({{"name", "packing"}, {"why", packer.status().toString()}});
-        return;
-    }
-    const std::uint64_t bytes = arguments_.bytes;
-    const DeviceMemory pages = must(gpu_->allocate(2 * bytes));
-    const DeviceMemory packed = must(gpu_->allocate(bytes));
-    const double roof = rate(bytes, [&] {
-        must(gpu_->copy(stream_, packed.get(), pages.get(), bytes));
-        must(gpu_->synchronize(stream_));
-    });
-    put(pages.get(), noise(2 * bytes, 2));
-    for (std::uint64_t page = 4096; page <= std::min<std::uint64_t>(1u << 20, bytes); page *= 4)
-        packPages(report, *packer, page, pages.get(), packed.get(), roof);
-}
-
-/// Every other page of a cache, in an order of no meaning.
-void Bench::packPages(nlohmann::json& report, const Packer& packer, std::uint64_t page_bytes, std::uint64_t pages,
-                      std::uint64_t packed, double roof) {
-    const std::uint64_t count = arguments_.bytes / page_bytes;
-    const HostMemory list = must(gpu_->allocateHost(count * sizeof(std::uint64_t)));
-    auto* const addresses = reinterpret_cast<std::uint64_t*>(list.get());
-    for (std::uint64_t index = 0; index < count; ++index) addresses[index] = pages + 2 * index * page_bytes;
-    std::shuffle(addresses, addresses + count, std::mt19937_64(page_bytes));
-    const PackPlan plan{list.get(), 0, 0, count, page_bytes, packed};
-    const std::uint64_t bytes = count * page_bytes;
-    const auto run = [&](PackDirection direction) {
-        must(packer.run(stream_, plan, direction));
-        must(gpu_->synchronize(stream_));
-    };
-    const double gathered = rate(bytes, [&] { run(PackDirection::Gather); });
-    const auto expected = get(pages, 2 * arguments_.bytes);
-    const auto got = get(packed, bytes);
-    for (std::uint64_t index = 0; index < count; ++index)
-        must(
-            std::memcmp(got.data() + index * page_bytes, expected.data() + (addresses[index] - pages), page_bytes) == 0,
-            "a gathered page differs");
-    row(report, fmt::format("gather, pages of {} KiB", page_bytes >> 10), gathered, roof);
-    const double scattered = rate(bytes, [&] { run(PackDirection::Scatter); });
-    must(get(pages, 2 * arguments_.bytes) == expected, "what was scattered back differs");
-    row(report, fmt::format("scatter, pages of {} KiB", page_bytes >> 10), scattered, roof);
-    const double one_by_one = rate(bytes, [&] {
-        for (std::uint64_t index = 0; index < count; ++index)
-            must(gpu_->copy(stream_, packed + index * page_bytes, addresses[index], page_bytes));
-        must(gpu_->synchronize(stream_));
-    });
-    row(report, fmt::format("a copy each, pages of {} KiB", page_bytes >> 10), one_by_one, roof);
 }
 
 /// The other process maps memory of this one, writes it at an offset, and says how fast.
@@ -367,6 +226,8 @@ int Bench::serveChild() {
     return 0;
 }
 
+namespace {
+
 int run(const Arguments& arguments) {
     Bench bench(arguments);
     if (arguments.child >= 0) return bench.serveChild();
@@ -378,11 +239,9 @@ int run(const Arguments& arguments) {
                              {"driver", bench.version()},
                              {"bytes", arguments.bytes}};
     bool failed = false;
-    const std::pair<const char*, void (Bench::*)(nlohmann::json&)> sections[] = {{"facts", &Bench::facts},
-                                                                                 {"copies", &Bench::copies},
-                                                                                 {"ipc", &Bench::otherProcess},
-                                                                                 {"staging", &Bench::staging},
-                                                                                 {"packing", &Bench::packing}};
+    const std::pair<const char*, void (Bench::*)(nlohmann::json&)> sections[] = {
+        {"facts", &Bench::facts},     {"copies", &Bench::copies},   {"ipc", &Bench::otherProcess},
+        {"staging", &Bench::staging}, {"packing", &Bench::packing}, {"pages", &Bench::pages}};
     for (const auto& [name, section] : sections) {
         fmt::print("{}\n", name);
         report[name] = nlohmann::json::array();
@@ -420,12 +279,12 @@ Arguments parse(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace troupe::cuda
+}  // namespace troupe::cuda::check
 
 int main(int argc, char** argv) {
     try {
-        return troupe::cuda::run(troupe::cuda::parse(argc, argv));
-    } catch (const troupe::cuda::Failed& failed) {
+        return troupe::cuda::check::run(troupe::cuda::check::parse(argc, argv));
+    } catch (const troupe::cuda::check::Failed& failed) {
         fmt::print(stderr, "troupe_gpu_check: {}\n", failed.why());
         return 1;
     }

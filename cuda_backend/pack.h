@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
-/// The kernel that gathers pages which lie scattered in memory into one contiguous buffer, and scatters them back: one
-/// source for the GPU (pack.cu) and for the CPU, where it is tested. C++17, since nvcc compiles it, and no header of
-/// the project.
+/// The kernel that makes many small copies at once: pages that lie scattered are gathered into a contiguous buffer,
+/// scattered back, or brought from one place to another. One source for the GPU (pack.cu) and for the CPU, where it is
+/// tested. C++17, since nvcc compiles it, and no header of the project.
 #if defined(__CUDACC__)
 #define TROUPE_PACK_FUNCTION __host__ __device__ inline
 #define TROUPE_PACK_UNROLL _Pragma("unroll")
@@ -17,18 +17,40 @@
 
 namespace troupe::cuda {
 
-/// What a launch is given, by value. All pages are of one size and begin anywhere; their addresses are read from a
-/// list, or follow each other at a distance. Addresses are the GPU's. Pages that are written must not overlap.
-struct PackPlan {
-    std::uint64_t list = 0;        ///< Address of `count` addresses, on 8 bytes, that the GPU can read; 0: strided.
-    std::uint64_t base = 0;        ///< Strided: the first page.
-    std::uint64_t stride = 0;      ///< Strided: from one page to the next, bytes.
-    std::uint64_t count = 0;       ///< Pages.
-    std::uint64_t page_bytes = 0;  ///< > 0.
-    std::uint64_t packed = 0;      ///< The contiguous buffer, count * page_bytes long.
+/// One copy, of `bytes` > 0. The addresses are the GPU's, and on no border.
+struct PackMove {
+    std::uint64_t to = 0;
+    std::uint64_t from = 0;
+    std::uint64_t bytes = 0;
 };
 
-enum class PackDirection : std::uint32_t { Gather = 0, Scatter = 1 };
+/// Of one launch. What a kernel can be given by value are 4096 bytes.
+inline constexpr unsigned kPackMoves = 128;
+
+/// Copies of any sizes between any places; what is written must not overlap. A launch is given it by value, so no list
+/// has to lie where the GPU can read it, nor to stay there until it has.
+struct PackList {
+    std::uint64_t count = 0;  ///< At most kPackMoves.
+    std::uint64_t bytes = 0;  ///< Of the longest.
+    PackMove moves[kPackMoves] = {};
+
+    TROUPE_PACK_FUNCTION PackMove move(std::uint64_t index) const { return moves[index]; }
+};
+static_assert(sizeof(PackList) <= 4096);
+
+/// Any number of copies of one size, at equal distances on both sides; a distance below zero wraps.
+struct PackStrides {
+    std::uint64_t count = 0;
+    std::uint64_t bytes = 0;  ///< Of each.
+    std::uint64_t to = 0;     ///< Of the first.
+    std::uint64_t to_stride = 0;
+    std::uint64_t from = 0;
+    std::uint64_t from_stride = 0;
+
+    TROUPE_PACK_FUNCTION PackMove move(std::uint64_t index) const {
+        return PackMove{to + index * to_stride, from + index * from_stride, bytes};
+    }
+};
 
 /// 16 bytes that are loaded and stored by one instruction.
 struct alignas(16) PackWord {
@@ -88,7 +110,7 @@ TROUPE_PACK_FUNCTION void packWords(Memory& memory, std::uint64_t to, std::uint6
         memory.store(to + word * sizeof(Word), memory.template load<Word>(from + word * sizeof(Word)));
 }
 
-/// A lane's share of [begin, end) of a page, in the widest words that the two addresses have in common: 16 bytes where
+/// A lane's share of [begin, end) of a copy, in the widest words that the two addresses have in common: 16 bytes where
 /// they are alike modulo 16. Only the ends, of less than a word, go by bytes.
 template <class Memory>
 TROUPE_PACK_FUNCTION void packBytes(Memory& memory, std::uint64_t to, std::uint64_t from, std::uint64_t begin,
@@ -114,30 +136,24 @@ TROUPE_PACK_FUNCTION void packBytes(Memory& memory, std::uint64_t to, std::uint6
     }
 }
 
-TROUPE_PACK_FUNCTION std::uint64_t packChunksPerPage(std::uint64_t page_bytes) {
-    return (page_bytes + kPackChunk - 1) / kPackChunk;
-}
+TROUPE_PACK_FUNCTION std::uint64_t packChunksOf(std::uint64_t bytes) { return (bytes + kPackChunk - 1) / kPackChunk; }
 
-/// All that one lane of one of `warps` warps has to do.
-template <class Memory>
-TROUPE_PACK_FUNCTION void packLane(Memory& memory, const PackPlan& plan, PackDirection direction, std::uint64_t warp,
-                                   std::uint64_t warps, unsigned lane) {
-    const std::uint64_t chunks = packChunksPerPage(plan.page_bytes);
+/// All that one lane of one of `warps` warps has to do. Each copy counts as many chunks as the longest: the warps of
+/// those that a shorter one does not have find nothing to do.
+template <class Plan, class Memory>
+TROUPE_PACK_FUNCTION void packLane(Memory& memory, const Plan& plan, std::uint64_t warp, std::uint64_t warps,
+                                   unsigned lane) {
+    const std::uint64_t chunks = packChunksOf(plan.bytes);
     for (std::uint64_t unit = warp; unit < plan.count * chunks; unit += warps) {
-        const std::uint64_t page = chunks == 1 ? unit : unit / chunks;
-        const std::uint64_t chunk = chunks == 1 ? 0 : unit - page * chunks;
-        const std::uint64_t scattered =
-            plan.list != 0 ? memory.template load<std::uint64_t>(plan.list + page * sizeof(std::uint64_t))
-                           : plan.base + page * plan.stride;
-        const std::uint64_t packed = plan.packed + page * plan.page_bytes;
-        const std::uint64_t to = direction == PackDirection::Gather ? packed : scattered;
-        const std::uint64_t from = direction == PackDirection::Gather ? scattered : packed;
+        const std::uint64_t index = chunks == 1 ? unit : unit / chunks;
+        const std::uint64_t chunk = chunks == 1 ? 0 : unit - index * chunks;
+        const PackMove move = plan.move(index);
         // The first chunk takes what is before the destination's first 16-byte border, so that all others begin on one.
-        const std::uint64_t head = (16 - (to & 15)) & 15;
+        const std::uint64_t head = (16 - (move.to & 15)) & 15;
         const std::uint64_t begin = chunk == 0 ? 0 : head + chunk * kPackChunk;
         const std::uint64_t limit = head + (chunk + 1) * kPackChunk;
-        const std::uint64_t end = limit < plan.page_bytes ? limit : plan.page_bytes;
-        if (begin < end) packBytes(memory, to, from, begin, end, lane);
+        const std::uint64_t end = limit < move.bytes ? limit : move.bytes;
+        if (begin < end) packBytes(memory, move.to, move.from, begin, end, lane);
     }
 }
 

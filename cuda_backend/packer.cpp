@@ -14,48 +14,81 @@ namespace {
 /// Not measured on a GPU yet.
 constexpr unsigned kBlocksPerMultiprocessor = 4;
 
-Status check(const PackPlan& plan) {
-    if (plan.count == 0 || plan.page_bytes == 0 || plan.packed == 0)
-        return {Code::InvalidArgument, "pack: " + std::to_string(plan.count) + " pages of " +
-                                           std::to_string(plan.page_bytes) + " bytes at " + hexAddress(plan.packed)};
-    // One bound for all sums and products in the kernel.
-    constexpr std::uint64_t kMost = std::uint64_t{1} << 46;
-    const bool strided = plan.list == 0;
-    if (plan.page_bytes > kMost || plan.count > kMost / plan.page_bytes ||
-        ByteRange{plan.packed, plan.count * plan.page_bytes}.wraps() || plan.list % sizeof(std::uint64_t) != 0 ||
-        (strided && (plan.stride < plan.page_bytes || plan.stride > kMost || plan.count > kMost / plan.stride ||
-                     ByteRange{plan.base, plan.count * plan.stride}.wraps())))
-        return {Code::InvalidArgument, "pack: the pages overlap, or pass the end of the address space"};
+/// One bound for all sums and products in the kernel.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
+
+Status check(std::span<const PageMove> moves) {
+    if (moves.empty()) return {Code::InvalidArgument, "pack: no page"};
+    for (const PageMove& move : moves)
+        if (move.bytes == 0 || move.bytes > kMostBytes || ByteRange{move.to, move.bytes}.wraps() ||
+            ByteRange{move.from, move.bytes}.wraps())
+            return {Code::InvalidArgument, "pack: a page of " + std::to_string(move.bytes) + " bytes from " +
+                                               hexAddress(move.from) + " to " + hexAddress(move.to)};
     return {};
+}
+
+/// False: they lie at no equal distances.
+bool findStrides(std::span<const PageMove> moves, PackStrides& plan) {
+    const PageMove& first = moves.front();
+    plan = {moves.size(), first.bytes, first.to, 0, first.from, 0};
+    if (moves.size() > 1) {
+        plan.to_stride = moves[1].to - first.to;
+        plan.from_stride = moves[1].from - first.from;
+    }
+    for (std::size_t index = 1; index < moves.size(); ++index) {
+        const PackMove expected = plan.move(index);
+        const PageMove& move = moves[index];
+        if (move.to != expected.to || move.from != expected.from || move.bytes != expected.bytes) return false;
+    }
+    return true;
 }
 
 }  // namespace
 
-Result<Packer> Packer::create(std::shared_ptr<Device> device, std::span<const std::byte> image) {
+Result<std::shared_ptr<const Packer>> Packer::create(std::shared_ptr<Device> device, std::span<const std::byte> image) {
     auto kernels = device->loadKernels(image);
     if (!kernels) return kernels.status().withContext("packing kernel");
-    Packer packer;
-    for (const auto& [name, into] : {std::pair{"troupeGather", &packer.gather_}, {"troupeScatter", &packer.scatter_}}) {
+    std::shared_ptr<Packer> packer(new Packer);
+    for (const auto& [name, into] :
+         {std::pair{"troupeMoveList", &packer->list_}, {"troupeMoveStrides", &packer->strides_}}) {
         auto found = device->findKernel(*kernels, name);
         if (!found) return found.status().withContext("packing kernel");
         *into = *found;
     }
-    packer.kernels_ = std::move(*kernels);
-    packer.device_ = std::move(device);
-    return packer;
+    packer->kernels_ = std::move(*kernels);
+    packer->device_ = std::move(device);
+    return std::shared_ptr<const Packer>(std::move(packer));
 }
 
-Status Packer::run(StreamRef stream, const PackPlan& plan, PackDirection direction) const {
-    if (Status status = check(plan); !status) return status;
-    PackPlan copied = plan;
+Status Packer::move(StreamRef stream, std::span<const PageMove> moves) const {
+    if (Status status = check(moves); !status) return status;
+    PackStrides strides;
+    if (findStrides(moves, strides)) return launch(stream, strides_, strides);
+    while (!moves.empty()) {
+        PackList list;
+        list.count = std::min<std::size_t>(moves.size(), kPackMoves);
+        for (std::size_t index = 0; index < list.count; ++index) {
+            const PageMove& move = moves[index];
+            list.moves[index] = {move.to, move.from, move.bytes};
+            list.bytes = std::max(list.bytes, move.bytes);
+        }
+        if (Status status = launch(stream, list_, list); !status) return status;
+        moves = moves.subspan(list.count);
+    }
+    return {};
+}
+
+template <class Plan>
+Status Packer::launch(StreamRef stream, std::uintptr_t kernel, const Plan& plan) const {
+    Plan copied = plan;
     void* parameters[] = {&copied};
-    const std::uintptr_t kernel = direction == PackDirection::Gather ? gather_ : scatter_;
-    return device_->launch(stream, kernel, blocksFor(plan, device_->info().multiprocessors), kThreads, parameters);
+    return device_->launch(stream, kernel, blocksFor(plan.count, plan.bytes, device_->info().multiprocessors), kThreads,
+                           parameters);
 }
 
-unsigned Packer::blocksFor(const PackPlan& plan, int multiprocessors) {
+unsigned Packer::blocksFor(std::uint64_t count, std::uint64_t bytes, int multiprocessors) {
     constexpr std::uint64_t kWarpsPerBlock = kThreads / kPackLanes;
-    const std::uint64_t units = plan.count * packChunksPerPage(plan.page_bytes);
+    const std::uint64_t units = count * packChunksOf(bytes);
     const std::uint64_t most = kBlocksPerMultiprocessor * static_cast<std::uint64_t>(std::max(multiprocessors, 1));
     return static_cast<unsigned>(std::clamp((units + kWarpsPerBlock - 1) / kWarpsPerBlock, std::uint64_t{1}, most));
 }

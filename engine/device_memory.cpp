@@ -97,11 +97,15 @@ Status DeviceMemory::locate(Region& region) {
     return {};
 }
 
-std::shared_ptr<device::StagingPool> makeStagingPool(const Config& settings, unsigned loops) {
+std::shared_ptr<device::StagingPool> makeStagingPool(const Config& settings, unsigned loops, Logger log) {
     device::StagingOptions options;
     options.chunk_bytes = settings.gpu_staging_chunk_bytes;
     options.chunks = settings.gpu_staging_chunks;
-    return std::make_shared<device::StagingPool>(loops, options);
+    using device::PackMode;
+    const PackMode pack = settings.gpu_pack == "on"    ? PackMode::On
+                          : settings.gpu_pack == "off" ? PackMode::Off
+                                                       : PackMode::Auto;
+    return std::make_shared<device::StagingPool>(loops, options, pack, std::move(log));
 }
 
 }  // namespace troupe

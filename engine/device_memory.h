@@ -42,6 +42,6 @@ class DeviceMemory {
 };
 
 /// The rings of an engine with these settings.
-std::shared_ptr<device::StagingPool> makeStagingPool(const Config& settings, unsigned loops);
+std::shared_ptr<device::StagingPool> makeStagingPool(const Config& settings, unsigned loops, Logger log);
 
 }  // namespace troupe

@@ -202,7 +202,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
         if (const Status started = core.data_loops.back()->start(); !started) return started;
     }
     core.batches = std::make_unique<BatchTable>(settings.max_batches);
-    core.staging = makeStagingPool(settings, static_cast<unsigned>(core.data_loops.size()));
+    core.staging = makeStagingPool(settings, static_cast<unsigned>(core.data_loops.size()), core.options.log);
 
     if (core.faults) {
         std::vector<Reactor*> loops;

@@ -13,11 +13,28 @@ namespace {
 
 /// Begun and not ended, of all GPUs. More waits its turn: it could be given up at once.
 constexpr std::size_t kMostRunning = 64;
+/// Pages that are begun together at most, and how large each may be: larger ones are not measured (PackTrial).
+constexpr std::size_t kMostPacked = 64;
+constexpr std::uint64_t kMostPackedBytes = 64u << 10;
+/// Of them running at a time: some launches, so that one is there when another ends.
+constexpr std::size_t kMostPackedRunning = 4 * kMostPacked;
 
 /// Whether a GPU copies from or to there by itself.
 bool reaches(int device, const DeviceSide& side, const DeviceSide& other) {
     if (side.device == DeviceSide::kHost) return side.pinned;
     return side.device == device || (side.plain && other.plain);
+}
+
+/// Whether a kernel of that GPU reaches it. Other than by copies memory of another GPU is not, unless it is mapped.
+bool kernelReaches(int device, const DeviceSide& side) {
+    return side.device == DeviceSide::kHost ? side.pinned : side.device == device;
+}
+
+/// Between memories of GPUs, of this process or mapped, the border is that within one GPU: it is the launch that
+/// counts.
+device::PageWay wayOf(const DeviceSide& to, const DeviceSide& from) {
+    if (to.device == DeviceSide::kHost) return device::PageWay::FromDevice;
+    return from.device == DeviceSide::kHost ? device::PageWay::ToDevice : device::PageWay::Within;
 }
 
 }  // namespace
@@ -94,6 +111,44 @@ DeviceJobs::Begun DeviceJobs::begin(Job& job, Status& why) {
     return Begun::Yes;
 }
 
+/// Begins as many of the first that wait as the kernel of one GPU moves at once. Returns how many: 0 where there are no
+/// several, or copies are as fast.
+std::size_t DeviceJobs::beginPacked(std::vector<Ended>& ended) {
+    const auto deviceOf = [](const Job& job) {
+        return job.from.device != DeviceSide::kHost ? job.from.device : job.to.device;
+    };
+    const int device = deviceOf(queue_.front());
+    const device::PageWay way = wayOf(queue_.front().to, queue_.front().from);
+    pages_.clear();
+    std::uint64_t bytes = 0;
+    for (const Job& job : queue_) {
+        const std::uint64_t length = job.request.length;
+        if (pages_.size() == kMostPacked || length == 0 || length > kMostPackedBytes || deviceOf(job) != device ||
+            wayOf(job.to, job.from) != way || !kernelReaches(device, job.to) || !kernelReaches(device, job.from) ||
+            ByteRange{job.to.addr, length}.overlaps({job.from.addr, length}))
+            break;
+        pages_.push_back({job.to.addr, job.from.addr, length});
+        bytes += length;
+    }
+    if (pages_.size() < 2) return 0;
+    const auto staging = user_.at(device);
+    if (!staging || !(*staging)->copier().packs(way, pages_.size(), bytes) || !(*staging)->copier().hasRoom()) return 0;
+    const auto copy = (*staging)->copier().begin(pages_, way);
+    for (std::size_t i = 0; i < pages_.size(); ++i) {
+        Job& job = queue_.front();
+        if (copy) {
+            job.direct = *staging;
+            job.copy = *copy;
+            job.is_packed = true;
+            running_.push_back(std::move(job));
+        } else {
+            ended.push_back({job.request, job.path, copy.status(), job.there()});
+        }
+        queue_.pop_front();
+    }
+    return pages_.size();
+}
+
 bool DeviceJobs::advance(Job& job, std::uint64_t& budget, bool& moved, Status& outcome) {
     if (job.direct != nullptr) {
         if (job.copy != 0 && job.direct->copier().isUnderWay(job.copy)) return false;
@@ -137,11 +192,25 @@ bool DeviceJobs::poll(TimePoint now, std::uint64_t budget, std::vector<Ended>& e
     bool moved = user_.poll(now, !queue_.empty() || !running_.empty());
     wants_cpu_ = false;
     const std::size_t before = ended.size();
-    while (!queue_.empty() && running_.size() < kMostRunning) {
+    auto packed = static_cast<std::size_t>(
+        std::count_if(running_.begin(), running_.end(), [](const Job& job) { return job.is_packed; }));
+    // Those that were looked at, and are no kernel's.
+    std::size_t one_by_one = 0;
+    while (!queue_.empty() && running_.size() < packed + kMostRunning && packed < kMostPackedRunning) {
+        if (one_by_one == 0) {
+            const std::size_t begun = beginPacked(ended);
+            packed += begun;
+            if (begun != 0) {
+                moved = true;
+                continue;
+            }
+            one_by_one = std::max<std::size_t>(pages_.size(), 1);
+        }
         Job& job = queue_.front();
         Status why;
         const Begun begun = begin(job, why);
         if (begun == Begun::Later) break;
+        --one_by_one;
         moved = true;
         if (begun == Begun::Failed)
             ended.push_back({job.request, job.path, why, job.there()});

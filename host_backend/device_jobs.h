@@ -81,6 +81,7 @@ class DeviceJobs {
         std::uint64_t remote = 0;           ///< Address of the other end in this process.
         device::Staging* direct = nullptr;  ///< Who copies; null: through pinned memory.
         std::uint64_t copy = 0;
+        bool is_packed = false;  ///< The copy is that of others, too.
         std::unique_ptr<device::StagedSource> source;
         std::unique_ptr<device::StagedSink> sink;
         std::uint64_t moved = 0;
@@ -90,6 +91,7 @@ class DeviceJobs {
     enum class Begun { Yes, Later, Failed };
 
     Begun begin(Job& job, Status& why);
+    std::size_t beginPacked(std::vector<Ended>& ended);
     /// Moves bytes of a job; true when it is over, with `outcome`.
     bool advance(Job& job, std::uint64_t& budget, bool& moved, Status& outcome);
     template <class Which>
@@ -98,7 +100,8 @@ class DeviceJobs {
     device::StagingUser user_;
     std::deque<Job> queue_;
     std::deque<Job> running_;
-    bool wants_cpu_ = false;  ///< The budget ended before the work did.
+    std::vector<device::PageMove> pages_;  ///< Reused: that are begun together.
+    bool wants_cpu_ = false;               ///< The budget ended before the work did.
 };
 
 }  // namespace troupe::host

@@ -21,6 +21,10 @@ constexpr std::size_t kMostShares = 64;
 
 }  // namespace
 
+bool mayShare(const device::StagingRing& ring, std::uint64_t bytes) {
+    return bytes <= ring.chunkBytes() / kLeastShares;
+}
+
 Gpu::Gpu(EventSet& events, const RegistrationTable& regions, std::shared_ptr<device::StagingPool> pool, unsigned loop)
     : regions_(regions.regions()),
       user_(std::move(pool), loop,
@@ -89,21 +93,28 @@ StagedSends::Frame& StagedSends::frameOf(std::uint64_t number, device::Staging& 
     return *frames_.insert(found, {number, std::make_unique<device::StagedSource>(staging.out(), range, kDepth)});
 }
 
+/// A small one that has not begun waits for goAhead, which begins it with those behind it as soon as there is room, at
+/// the latest when those before it are sent. By itself it would cost a chunk and a copy of its own.
+bool StagedSends::isForGroup(std::uint64_t number, const device::Staging& staging, const ByteRange& range) {
+    return number >= begun_ && mayShare(staging.out(), range.length) && find(number) == nullptr;
+}
+
 bool StagedSends::mayGoAhead(const device::Staging& staging) const {
     return copies_ == 0 || (copies_ < kAhead && staging.out().freeChunks() > staging.out().chunks() / 2);
 }
 
 /// False: it is for the next one.
 bool StagedSends::addToGroup(std::uint64_t number, const ByteRange& range, const device::Staging& staging) {
-    const std::uint64_t chunk = staging.out().chunkBytes();
+    const device::StagingRing& ring = staging.out();
     if (group_.empty()) group_bytes_ = 0;
-    const bool is_small = range.length <= chunk / kLeastShares;
+    const std::uint64_t at = device::pieceAt(group_bytes_, range.addr);
     // What is large is alone.
-    if (!group_.empty() && (!is_small || group_.back().range.length > chunk / kLeastShares ||
-                            range.length > chunk - group_bytes_ || group_.size() == kMostShares))
+    if (!group_.empty() &&
+        (!mayShare(ring, range.length) || !mayShare(ring, group_.back().range.length) || at >= ring.chunkBytes() ||
+         range.length > ring.chunkBytes() - at || group_.size() == kMostShares))
         return false;
     group_.push_back({number, range});
-    group_bytes_ += range.length;
+    group_bytes_ = at + range.length;
     return true;
 }
 
@@ -125,6 +136,7 @@ void StagedSends::beginGroup(device::Staging& staging) {
 
 std::span<const std::byte> StagedSends::ready(std::uint64_t number, device::Staging& staging, const ByteRange& range,
                                               std::uint64_t done, bool writable) {
+    if (isForGroup(number, staging, range)) return {};
     Frame& frame = frameOf(number, staging, {range.addr + done, range.length - done});
     if (frame.pages) {
         if (writable || !frame.pages->isStarved()) frame.error = frame.pages->advance();
@@ -136,6 +148,7 @@ std::span<const std::byte> StagedSends::ready(std::uint64_t number, device::Stag
 
 std::optional<std::uint32_t> StagedSends::checksum(std::uint64_t number, device::Staging& staging,
                                                    const ByteRange& range) {
+    if (isForGroup(number, staging, range)) return std::nullopt;
     Frame& frame = frameOf(number, staging, range);
     if (frame.pages) {
         frame.error = frame.pages->advance();

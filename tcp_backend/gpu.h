@@ -20,6 +20,9 @@
 
 namespace troupe::tcp {
 
+/// Whether so many bytes are few enough to share a chunk with others.
+bool mayShare(const device::StagingRing& ring, std::uint64_t bytes);
+
 /// Memory of GPUs on one Nic: the rings that its connections use, and what has to wait for their copies. While no
 /// region is of a GPU nothing here is done, but for one look at a number for each post and each pass. On the Nic's
 /// turn.
@@ -132,15 +135,16 @@ class StagedSends {
     Frame& frameOf(std::uint64_t number, device::Staging& staging, const ByteRange& range);
     std::deque<Frame>::iterator search(std::uint64_t number);
     Frame* find(std::uint64_t number);
+    bool isForGroup(std::uint64_t number, const device::Staging& staging, const ByteRange& range);
     bool mayGoAhead(const device::Staging& staging) const;
     bool addToGroup(std::uint64_t number, const ByteRange& range, const device::Staging& staging);
     void beginGroup(device::Staging& staging);
 
-    std::deque<Frame> frames_;  ///< By number.
-    std::size_t copies_ = 0;    ///< Sources, and chunks that frames share.
-    std::uint64_t begun_ = 0;   ///< What comes before this number was begun, if it is of a GPU.
-    std::vector<Next> group_;   ///< Reused: frames that are to share a chunk.
-    std::uint64_t group_bytes_ = 0;
+    std::deque<Frame> frames_;       ///< By number.
+    std::size_t copies_ = 0;         ///< Sources, and chunks that frames share.
+    std::uint64_t begun_ = 0;        ///< What comes before this number was begun, if it is of a GPU.
+    std::vector<Next> group_;        ///< Reused: frames that are to share a chunk.
+    std::uint64_t group_bytes_ = 0;  ///< Of a chunk.
 };
 
 /// Whether the socket takes bytes now.

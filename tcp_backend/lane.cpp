@@ -216,7 +216,7 @@ void Lane::failAll(const Status& cause, bool retryable, std::uint64_t culprit, s
     reader_.reset();  // It may have pointed into a buffer that is the caller's again.
     // Copies that are under way run on, and the Nic keeps back what they touch.
     staged_.clear();
-    sink_.reset();
+    receives_.clear();
     waits_for_gpu_ = false;
     starved_ = false;
     gpu_failure_ = {};

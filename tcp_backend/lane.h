@@ -11,6 +11,7 @@
 #include "tcp_backend/frame_reader.h"
 #include "tcp_backend/ring.h"
 #include "tcp_backend/shared.h"
+#include "tcp_backend/staged_receives.h"
 #include "tcp_backend/wire.h"
 #include "transports/nic.h"
 
@@ -155,10 +156,10 @@ class Lane : public Link {
     std::uint64_t sent_offset_ = 0;  ///< Bytes of its frame that are.
     std::uint64_t backlog_ = 0;      ///< Bytes queued and not answered.
 
-    StagedSends staged_;                        ///< By the numbers of their requests.
-    std::unique_ptr<device::StagedSink> sink_;  ///< Of the READ whose payload is being received.
-    Status gpu_failure_;                        ///< Why the frame that is sent next never will be,
-    Status gpu_refusal_;                        ///< and why the payload that is received is dropped.
+    StagedSends staged_;       ///< By the numbers of their requests.
+    StagedReceives receives_;  ///< Of the READs.
+    Status gpu_failure_;       ///< Why the frame that is sent next never will be,
+    Status gpu_refusal_;       ///< and why the payload that is received is dropped.
 
     std::vector<Failure> unfenced_;
     TimePoint fence_until_ = kForever;  ///< Then they are given back anyhow.

@@ -60,21 +60,12 @@ class Lane::Receiver {
             sweep_.complete(request.cookie, request.length);
         }
         if (staged) [[unlikely]]
-            lane_.sink_.reset();
+            lane_.receives_.take().reset();
     }
 
-    Room roomFor(std::span<std::byte>& here) {
-        if (!lane_.sink_) return Room::Drop;
-        here = lane_.sink_->room();
-        if (!here.empty()) return Room::Here;
-        return lane_.sink_->state() ? Room::Later : Room::Drop;
-    }
-
-    /// What went wrong is seen when there is no more room, or at the end.
-    void onStaged(std::size_t size) { static_cast<void>(lane_.sink_->commit(size)); }
-
-    /// A chunk with nothing in it is of more use to others.
-    void onSilence() { lane_.sink_->giveUnused(); }
+    Room roomFor(std::span<std::byte>& here) { return lane_.receives_.roomFor(here); }
+    void onStaged(std::size_t size) { lane_.receives_.commit(size); }
+    void onSilence() { lane_.receives_.onSilence(); }
 
     bool onFault() { return false; }
 
@@ -107,7 +98,7 @@ class Lane::Receiver {
 
     /// All bytes for a GPU have come, or were dropped.
     void onStagedData(const WorkRequest& request) {
-        std::unique_ptr<device::StagedSink> sink = std::move(lane_.sink_);
+        std::unique_ptr<device::StagedSink> sink = lane_.receives_.take();
         const Status lost = sink ? sink->state() : std::exchange(lane_.gpu_refusal_, {});
         if (lost)
             lane_.shared_.gpu.land(lane_.path_.id, request, std::move(sink));
@@ -126,7 +117,7 @@ Payload Lane::stagedPayload() {
     const auto staging = shared_.gpu.at(entry.device);
     gpu_refusal_ = staging.status();
     if (!staging) return {nullptr, range.length};
-    sink_ = std::make_unique<device::StagedSink>((*staging)->in(), range);
+    receives_.begin(**staging, range);
     return {nullptr, range.length, true};
 }
 
@@ -135,6 +126,7 @@ bool Lane::receive(TimePoint now, Sweep& sweep) {
     std::size_t budget = kPassBytes;
     Receiver receiver(*this, sweep);
     const ReadEnd end = reader_.read(fd.get(), shared_.scratch, budget, receiver, moved);
+    receives_.pause();
     shared_.pass_bytes += kPassBytes - budget;
     starved_ = end == ReadEnd::Starved;
     switch (end) {

@@ -81,7 +81,7 @@ class ServerConnection::Receiver {
         RangeFault fault = write.fault;
         if (!fault && write.crc && write.actual_crc != write.expected_crc)
             fault = {Code::ChecksumMismatch, write.range.addr};
-        if (my_.sink_) [[unlikely]]
+        if (my_.receives_.isOpen()) [[unlikely]]
             my_.acknowledgeStaged(fault);
         else if (fault)
             my_.refuse(write.id, fault);
@@ -89,18 +89,9 @@ class ServerConnection::Receiver {
             my_.acknowledge(write.id);
     }
 
-    Room roomFor(std::span<std::byte>& here) {
-        if (!my_.sink_) return Room::Drop;
-        here = my_.sink_->room();
-        if (!here.empty()) return Room::Here;
-        return my_.sink_->state() ? Room::Later : Room::Drop;
-    }
-
-    /// What went wrong is seen when there is no more room, or at the end.
-    void onStaged(std::size_t size) { static_cast<void>(my_.sink_->commit(size)); }
-
-    /// A chunk with nothing in it is of more use to others.
-    void onSilence() { my_.sink_->giveUnused(); }
+    Room roomFor(std::span<std::byte>& here) { return my_.receives_.roomFor(here); }
+    void onStaged(std::size_t size) { my_.receives_.commit(size); }
+    void onSilence() { my_.receives_.onSilence(); }
 
     std::size_t headerRoom() const { return my_.isPaused() ? 0 : kMostResponses - my_.responses_.size(); }
 
@@ -237,6 +228,7 @@ bool ServerConnection::serve() {
     if (state_ == State::Closed || isPaused()) return moved;
     Receiver receiver(*this);
     const ReadEnd end = reader_.read(fd.get(), shared_.scratch, budget, receiver, moved);
+    receives_.pause();
     shared_.pass_bytes += kPassBytes - budget;
     starved_ = end == ReadEnd::Starved;
     switch (end) {
@@ -266,9 +258,9 @@ void ServerConnection::close(const char* why) {
     responses_.clear();
     *bytes_of_peer_ -= std::exchange(bytes_asked_for_, 0);
     reader_.reset();
-    if (sink_) shared_.gpu.leaveBehind(hello_.lane.initiator, incoming_.range);
+    if (receives_.isOpen()) shared_.gpu.leaveBehind(hello_.lane.initiator, incoming_.range);
     for (const Landing& landing : landings_) shared_.gpu.leaveBehind(hello_.lane.initiator, landing.range);
-    sink_.reset();
+    receives_.clear();
     landings_.clear();
     staged_.clear();
     starved_ = false;

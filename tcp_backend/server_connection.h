@@ -10,6 +10,7 @@
 #include "tcp_backend/frame_reader.h"
 #include "tcp_backend/ring.h"
 #include "tcp_backend/shared.h"
+#include "tcp_backend/staged_receives.h"
 #include "tcp_backend/wire.h"
 
 namespace troupe::tcp {
@@ -146,10 +147,10 @@ class ServerConnection : public Link {
     // Memory of GPUs.
     bool waits_for_gpu_ = false;
     bool starved_ = false;
-    bool blocked_ = false;                      ///< The socket did not take all of the last send.
-    Status gpu_failure_;                        ///< Why the frame that is being sent cannot be completed.
-    StagedSends staged_;                        ///< By the numbers of the responses.
-    std::unique_ptr<device::StagedSink> sink_;  ///< Of `incoming_`.
+    bool blocked_ = false;     ///< The socket did not take all of the last send.
+    Status gpu_failure_;       ///< Why the frame that is being sent cannot be completed.
+    StagedSends staged_;       ///< By the numbers of the responses.
+    StagedReceives receives_;  ///< Of which `incoming_` is the one that is being received.
     struct Landing {
         std::uint64_t number;  ///< Of the response that waits for it.
         ByteRange range;

@@ -14,14 +14,14 @@ Payload ServerConnection::stagedPayload() {
         incoming_.fault = {staging.status().code(), incoming_.range.addr};
         return {nullptr, incoming_.range.length};
     }
-    sink_ = std::make_unique<device::StagedSink>((*staging)->in(), incoming_.range);
+    receives_.begin(**staging, incoming_.range);
     return {nullptr, incoming_.range.length, true};
 }
 
 /// The write is received; it is applied when the last copy of it has ended. With a fault it is refused, but no sooner:
 /// what the initiator does next could be overtaken by what is under way.
 void ServerConnection::acknowledgeStaged(const RangeFault& fault) {
-    landings_.push_back({responses_.end(), incoming_.range, fault, std::move(sink_)});
+    landings_.push_back({responses_.end(), incoming_.range, fault, receives_.take()});
     responses_.push() = {
         ResponseKind::WriteAck, false, true, Denial::LocalOnly, static_cast<std::int16_t>(incoming_.device), 1,
         incoming_.id,           {}};

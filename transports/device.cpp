@@ -14,6 +14,10 @@ const char* kindName(MemoryKind kind) {
     return "unknown";
 }
 
+Result<std::shared_ptr<const PageMover>> Device::makeMover() {
+    return Status(Code::Unsupported, "GPUs of its vendor have no kernel for it");
+}
+
 int ordinalOf(const std::string& location, const std::string& vendor) {
     if (location.size() <= vendor.size() + 1 || location.compare(0, vendor.size(), vendor) != 0 ||
         location[vendor.size()] != ':')

@@ -65,6 +65,7 @@ struct DeviceInfo {
     bool peer_memory = false;     ///< NICs reach its memory by address, with nvidia-peermem.
     bool fd_handles = false;      ///< Virtual memory can be shared by descriptors.
     bool fabric_handles = false;  ///< Virtual memory can be shared across hosts of one NVLink domain.
+    bool host_pointers = false;   ///< Its kernels reach pinned memory by the host's own addresses.
 };
 
 class Device;
@@ -152,6 +153,23 @@ struct DmabufRange {
     std::uint64_t offset = 0;  ///< Of the range's first byte, bytes.
 };
 
+/// One of several copies that are made at once, of `bytes` > 0: between memory of the GPU, what is mapped for it of
+/// other processes, and pinned memory. On no border.
+struct PageMove {
+    std::uint64_t to = 0;
+    std::uint64_t from = 0;
+    std::uint64_t bytes = 0;
+};
+
+/// Makes many small copies on one GPU at once, by a kernel. Thread-safe; keeps the GPU open.
+class PageMover {
+  public:
+    virtual ~PageMover() = default;
+    /// As so many calls of Device::copy, but for their order, which is none: what is written must not overlap. After an
+    /// error some of it may be under way. What is no memory at all a copy would refuse; here it may cost the GPU.
+    virtual Status move(StreamRef stream, std::span<const PageMove> moves) const = 0;
+};
+
 /// One GPU that this process uses. Thread-safe. Every call leaves the calling thread as it was: whatever GPU the
 /// application had made current there is current afterwards. No call waits for a GPU, but for those that say so.
 class Device : public std::enable_shared_from_this<Device> {
@@ -196,6 +214,10 @@ class Device : public std::enable_shared_from_this<Device> {
     /// `parameters` as the vendor has them: a pointer to each.
     virtual Status launch(StreamRef stream, std::uintptr_t kernel, unsigned blocks, unsigned threads,
                           std::span<void*> parameters) = 0;
+
+    /// May take milliseconds. Unsupported, with the reason: there is no such kernel (of this vendor, in this build, for
+    /// this GPU or driver). Whoever asks makes the copies one by one then.
+    virtual Result<std::shared_ptr<const PageMover>> makeMover();
 
     // --- sharing; may take milliseconds ------------------------------------------------------------------------------
     /// How the allocations that `place` lies in can be given to others, one entry for each piece: to processes of this

@@ -12,8 +12,10 @@ constexpr unsigned kSlots = 64;
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceCopier>> DeviceCopier::create(std::shared_ptr<Device> device) {
+Result<std::unique_ptr<DeviceCopier>> DeviceCopier::create(std::shared_ptr<Device> device,
+                                                           std::shared_ptr<PagePacking> packing) {
     std::unique_ptr<DeviceCopier> copier(new DeviceCopier);
+    copier->packing_ = packing ? std::move(packing) : std::make_shared<PagePacking>(device->info().location, nullptr);
     if (Status status = copier->make(std::move(device)); !status) return status.withContext("copies of a GPU");
     return copier;
 }
@@ -32,7 +34,7 @@ Status DeviceCopier::make(std::shared_ptr<Device> device) {
     for (unsigned index = 0; index < kSlots; ++index) {
         auto event = device_->makeEvent();
         if (!event) return event.status();
-        slots_.push_back({std::move(*event), {}, {}, 0, false});
+        slots_.push_back({std::move(*event), {}, 0, false});
         free_.push_back(kSlots - 1 - index);
     }
     return {};
@@ -43,21 +45,22 @@ DeviceCopier::~DeviceCopier() {
     for (const DeviceStream& stream : streams_) device_->synchronize(stream).isOk();
 }
 
-Result<std::uint64_t> DeviceCopier::begin(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+Result<std::uint64_t> DeviceCopier::begin(std::span<const PageMove> moves, PageWay way) {
     if (free_.empty()) return Status(Code::Internal, "a copy of a GPU was begun without room for it");
     const DeviceStream& stream = streams_[++copies_ % kStreams];
-    Status status = device_->copy(stream, to, from, bytes);
-    if (!status) return status;
+    std::size_t begun = 0;
+    const Status status = packing_->begin(*device_, stream, way, moves, begun);
+    if (begun == 0) return status;
     const unsigned index = free_.back();
     free_.pop_back();
     busy_.push_back(index);
     Slot& slot = slots_[index];
-    slot.to = {to, bytes};
-    slot.from = {from, bytes};
+    slot.moves.assign(moves.begin(), moves.begin() + static_cast<std::ptrdiff_t>(begun));
     slot.copy = copies_;
-    status = device_->record(slot.ended, stream);
-    slot.unseen = !status;
+    const Status recorded = device_->record(slot.ended, stream);
+    slot.unseen = !recorded;
     if (!status) return status;
+    if (!recorded) return recorded;
     return slot.copy;
 }
 
@@ -101,7 +104,10 @@ bool DeviceCopier::poll() {
 
 bool DeviceCopier::touches(const ByteRange& memory) const {
     return std::any_of(busy_.begin(), busy_.end(), [&](unsigned index) {
-        return slots_[index].to.overlaps(memory) || slots_[index].from.overlaps(memory);
+        const auto& moves = slots_[index].moves;
+        return std::any_of(moves.begin(), moves.end(), [&](const PageMove& move) {
+            return ByteRange{move.to, move.bytes}.overlaps(memory) || ByteRange{move.from, move.bytes}.overlaps(memory);
+        });
     });
 }
 

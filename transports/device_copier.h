@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/byte_range.h"
 #include "base/status.h"
 #include "transports/device.h"
 #include "transports/device_bell.h"
+#include "transports/page_packing.h"
 
 namespace troupe::device {
 
@@ -20,7 +22,9 @@ namespace troupe::device {
 class DeviceCopier {
   public:
     /// ResourceExhausted, or what the driver says. Takes a while.
-    static Result<std::unique_ptr<DeviceCopier>> create(std::shared_ptr<Device> device);
+    /// `packing`: how small pages are moved that are begun together; null: by a copy each.
+    static Result<std::unique_ptr<DeviceCopier>> create(std::shared_ptr<Device> device,
+                                                        std::shared_ptr<PagePacking> packing = nullptr);
     /// Waits until the copies that are under way have ended.
     ~DeviceCopier();
     DeviceCopier(const DeviceCopier&) = delete;
@@ -29,7 +33,15 @@ class DeviceCopier {
     /// More can be begun.
     bool hasRoom() const { return !free_.empty(); }
     /// Needs room. Returns the copy's number, unique in the copier's life. After an error it may be under way.
-    Result<std::uint64_t> begin(std::uint64_t to, std::uint64_t from, std::uint64_t bytes);
+    Result<std::uint64_t> begin(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+        const PageMove move{to, from, bytes};
+        return begin(std::span(&move, 1), PageWay::Within);
+    }
+    /// Whether the GPU's kernel would move so many pages of `bytes` together: then they are worth beginning together.
+    bool packs(PageWay way, std::size_t pages, std::uint64_t bytes) const { return packing_->takes(way, pages, bytes); }
+    /// The same with several: one copy, which ends when all of them have. Where they are packed, this GPU's kernel has
+    /// to reach their memory by itself: its own, what is mapped for it, and pinned.
+    Result<std::uint64_t> begin(std::span<const PageMove> moves, PageWay way);
     /// The event, which is of the application, is done once what the streams were given until now is.
     Status record(EventRef event);
     /// Known by the last poll.
@@ -47,8 +59,7 @@ class DeviceCopier {
   private:
     struct Slot {
         DeviceEvent ended;
-        ByteRange to;
-        ByteRange from;
+        std::vector<PageMove> moves;
         std::uint64_t copy = 0;
         bool unseen = false;  ///< Its end cannot be seen, as no event was recorded behind it yet.
     };
@@ -58,6 +69,7 @@ class DeviceCopier {
     bool hasEnded(Slot& slot);
 
     std::shared_ptr<Device> device_;
+    std::shared_ptr<PagePacking> packing_;
     std::vector<DeviceStream> streams_;
     DeviceEvent joined_;  ///< For record.
     std::vector<Slot> slots_;

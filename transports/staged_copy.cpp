@@ -63,11 +63,26 @@ void StagedSource::consume(std::uint64_t bytes) {
     }
 }
 
-StagedPages::StagedPages(StagingRing& ring, std::vector<ByteRange> pages) : ring_(&ring), rest_(std::move(pages)) {
+StagedPages::StagedPages(StagingRing& ring, std::vector<ByteRange> pages) : ring_(&ring) {
     ring_->join(*this);
-    for (const ByteRange& page : rest_) {
-        pages_.push_back({page, missing_});
+    pages_.reserve(pages.size());
+    for (const ByteRange& page : pages) {
+        pages_.push_back({page, 0});
         missing_ += page.length;
+    }
+    layOut();
+}
+
+/// Where each will lie when what is left of them is copied. Of pages that fitted once what is left fits again: it
+/// begins where it lay, or before that.
+void StagedPages::layOut() {
+    rest_.clear();
+    std::uint64_t used = 0;
+    for (StagedPiece& page : pages_) {
+        if (page.memory.length == 0) continue;
+        page.at = pieceAt(used, page.memory.addr);
+        used = page.at + page.memory.length;
+        rest_.push_back(page);
     }
 }
 
@@ -95,14 +110,14 @@ Status StagedPages::advance() {
 
 std::span<const std::byte> StagedPages::ready(std::size_t page) const {
     if (!error_ || !chunk_ || !ring_->isIdle(*chunk_) || !ring_->state()) return {};
-    return {ring_->data(*chunk_) + pages_[page].at, pages_[page].left.length};
+    return {ring_->data(*chunk_) + pages_[page].at, pages_[page].memory.length};
 }
 
 void StagedPages::consume(std::size_t page, std::uint64_t bytes) {
     if (bytes == 0) return;
     ring_->moved(*this);
-    Page& sent = pages_[page];
-    sent = {{sent.left.addr + bytes, sent.left.length - bytes}, sent.at + bytes};
+    StagedPiece& sent = pages_[page];
+    sent = {{sent.memory.addr + bytes, sent.memory.length - bytes}, sent.at + bytes};
     missing_ -= bytes;
     if (missing_ != 0) return;
     ring_->give(*chunk_);
@@ -111,13 +126,7 @@ void StagedPages::consume(std::size_t page, std::uint64_t bytes) {
 
 bool StagedPages::yieldChunks() {
     if (!chunk_ || !ring_->isIdle(*chunk_)) return false;
-    std::uint64_t at = 0;
-    for (Page& page : pages_) {
-        if (page.left.length == 0) continue;
-        rest_.push_back(page.left);
-        page.at = at;
-        at += page.left.length;
-    }
+    layOut();
     ring_->give(*chunk_);
     chunk_.reset();
     return true;
@@ -125,59 +134,124 @@ bool StagedPages::yieldChunks() {
 
 // --- to the GPU ----------------------------------------------------------------------------------------------------
 
-StagedSink::~StagedSink() {
+namespace {
+
+/// Pieces that are shipped together at most: where each is a copy, a loop must come back to other work.
+constexpr std::size_t kMostPieces = 64;
+
+}  // namespace
+
+StagedInbox::~StagedInbox() {
     ring_->leave(*this);
     if (chunk_) ring_->give(*chunk_);
+    if (!pieces_.empty()) shipment_->error = Status(Code::PathReset, "it ended before what came by it was in a GPU");
 }
 
-std::span<std::byte> StagedSink::room() {
-    if (!error_ || target_.length == 0) return {};
+std::span<std::byte> StagedInbox::room(const ByteRange& target) {
+    const std::uint64_t chunk = ring_->chunkBytes();
+    const auto begin = [&] { return shared_ ? pieceAt(used_, target.addr) : used_; };
+    if (chunk_ && !pieces_.empty()) {
+        const std::uint64_t wanted = shared_ ? target.length : 1;
+        if (pieces_.size() == kMostPieces || begin() >= chunk || wanted > chunk - begin()) ship();
+    }
     if (!chunk_) {
+        used_ = 0;
         chunk_ = ring_->take();
-        filled_ = 0;
         if (!chunk_) return {};
     }
-    const std::uint64_t bytes = std::min(target_.length, ring_->chunkBytes());
-    return {ring_->data(*chunk_) + filled_, bytes - filled_};
+    return {ring_->data(*chunk_) + begin(), std::min(target.length, chunk - begin())};
 }
 
-Status StagedSink::commit(std::uint64_t bytes) {
-    if (!error_) return error_;
+std::shared_ptr<const Shipment> StagedInbox::commit(const ByteRange& piece, bool last) {
     ring_->moved(*this);
-    filled_ += bytes;
-    return filled_ == std::min(target_.length, ring_->chunkBytes()) ? send() : Status();
+    const std::uint64_t at = shared_ ? pieceAt(used_, piece.addr) : used_;
+    StagedPiece* const before = pieces_.empty() ? nullptr : &pieces_.back();
+    if (before != nullptr && before->memory.end() == piece.addr && before->at + before->memory.length == at)
+        before->memory.length += piece.length;
+    else
+        pieces_.push_back({piece, at});
+    used_ = at + piece.length;
+    has_whole_ = has_whole_ || last;
+    if (!shipment_) shipment_ = std::make_shared<Shipment>();
+    const std::shared_ptr<const Shipment> with = shipment_;
+    if (!shared_ && (last || used_ == ring_->chunkBytes())) ship();
+    return with;
 }
 
-void StagedSink::giveUnused() {
-    if (!chunk_ || filled_ != 0) return;
-    ring_->give(*chunk_);
-    chunk_.reset();
-}
-
-Status StagedSink::yield() {
-    if (!error_ || !chunk_) return error_;
-    if (filled_ != 0) return send();
-    giveUnused();
-    return {};
-}
-
-Status StagedSink::send() {
-    const auto copy = ring_->begin(*chunk_, StagingRing::Way::ToDevice, {target_.addr, filled_});
-    error_ = copy.status();
+void StagedInbox::ship() {
+    if (pieces_.empty()) return;
+    const auto copy = ring_->begin(*chunk_, StagingRing::Way::ToDevice, pieces_);
     // It is the ring's from now on, and anybody's when the copy has ended.
     ring_->give(*chunk_);
     chunk_.reset();
-    if (copy) copies_.push_back(*copy);
-    target_ = {target_.addr + filled_, target_.length - filled_};
-    filled_ = 0;
-    return error_;
+    pieces_.clear();
+    used_ = 0;
+    has_whole_ = false;
+    shipment_->error = copy.status();
+    if (copy) shipment_->copy = *copy;
+    shipment_.reset();
 }
 
-bool StagedSink::isDone() { return error_.isOk() && ring_->state().isOk() && target_.length == 0 && isSettled(); }
+void StagedInbox::pause() {
+    if (has_whole_ || ring_->isStarved()) ship();
+    giveUnused();
+}
+
+void StagedInbox::giveUnused() {
+    if (!chunk_ || !pieces_.empty()) return;
+    ring_->give(*chunk_);
+    chunk_.reset();
+}
+
+bool StagedInbox::yieldChunks() {
+    const bool has = chunk_.has_value();
+    ship();
+    giveUnused();
+    return has;
+}
+
+StagedSink::StagedSink(StagingRing& ring, const ByteRange& target)
+    : ring_(&ring), own_(std::make_unique<StagedInbox>(ring, false)), inbox_(own_.get()), target_(target) {
+    ring_->watch();
+}
+
+StagedSink::StagedSink(StagedInbox& inbox, const ByteRange& target)
+    : ring_(&inbox.ring()), inbox_(&inbox), target_(target) {
+    ring_->watch();
+}
+
+std::span<std::byte> StagedSink::room() {
+    if (target_.length == 0 || !state()) return {};
+    const auto here = inbox_->room(target_);
+    // What came before may have failed just now; nothing may follow it.
+    return state() ? here : std::span<std::byte>();
+}
+
+Status StagedSink::commit(std::uint64_t bytes) {
+    auto shipment = inbox_->commit({target_.addr, bytes}, bytes == target_.length);
+    if (shipments_.empty() || shipments_.back() != shipment) shipments_.push_back(std::move(shipment));
+    target_ = {target_.addr + bytes, target_.length - bytes};
+    return state();
+}
+
+Status StagedSink::yield() {
+    inbox_->yieldChunks();
+    return state();
+}
+
+Status StagedSink::state() const {
+    for (const auto& shipment : shipments_)
+        if (!shipment->error) return shipment->error;
+    return ring_->state();
+}
+
+bool StagedSink::isDone() { return target_.length == 0 && state().isOk() && isSettled(); }
 
 bool StagedSink::isSettled() {
-    std::erase_if(copies_, [this](std::uint64_t copy) { return !ring_->isUnderWay(copy); });
-    return copies_.empty();
+    std::erase_if(shipments_, [this](const auto& shipment) {
+        return shipment->error.isOk() && shipment->copy != 0 && !ring_->isUnderWay(shipment->copy);
+    });
+    return shipments_.empty();
 }
 
 }  // namespace troupe::device

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -53,11 +54,11 @@ class StagedSource final : public ChunkHolder {
     Status error_;
 };
 
-/// Small pieces of a GPU's memory, each to be sent by itself and in order: all in one chunk, copied together. Otherwise
-/// as StagedSource.
+/// Small pieces of a GPU's memory, each to be sent by itself and in order: all in one chunk, copied together, by the
+/// GPU's kernel where that is faster. Otherwise as StagedSource.
 class StagedPages final : public ChunkHolder {
   public:
-    /// Together no longer than a chunk.
+    /// As pieceAt puts them one behind the other no longer than a chunk.
     StagedPages(StagingRing& ring, std::vector<ByteRange> pages);
     ~StagedPages();
     StagedPages(const StagedPages&) = delete;
@@ -72,27 +73,75 @@ class StagedPages final : public ChunkHolder {
     bool yieldChunks() override;
 
   private:
-    /// What of a page is still to be sent, and where in the chunk it lies.
-    struct Page {
-        ByteRange left;
-        std::uint64_t at = 0;
-    };
+    void layOut();
+
     StagingRing* ring_;
-    std::vector<Page> pages_;
-    std::vector<ByteRange> rest_;  ///< Reused: what is to be copied, until a copy of it has begun.
+    std::vector<StagedPiece> pages_;  ///< What of each is still to be sent, and where in the chunk it lies.
+    std::vector<StagedPiece> rest_;   ///< Reused: what is to be copied, until a copy of it has begun.
     std::optional<unsigned> chunk_;
     std::uint64_t missing_ = 0;  ///< Bytes not consumed.
     Status error_;
 };
 
-/// Memory of a GPU that bytes are received into, in order. A chunk goes on its way when it is full or the last.
+/// What became of a chunk that was received for a GPU.
+struct Shipment {
+    std::uint64_t copy = 0;  ///< Of the ring; 0: it has not begun.
+    Status error;            ///< Why not all of it will get there: final.
+};
+
+/// A chunk that is filled with what is received for a GPU, and goes on its way as one copy: with one large piece of
+/// memory, or with many small pages, which the GPU's kernel then puts in their places where that is faster than a copy
+/// each.
 ///
-/// Owned by the ring's loop, and gone before the ring is. When it ends early, what was committed of the last chunk is
-/// dropped, and copies that are under way run on: until they have ended StagingRing::touches says so.
-class StagedSink final : public ChunkHolder {
+/// Owned by the ring's loop, and gone before the ring is. When it ends early, what was not shipped is dropped: whoever
+/// waits for it is told.
+class StagedInbox final : public ChunkHolder {
   public:
-    StagedSink(StagingRing& ring, const ByteRange& target) : ring_(&ring), target_(target) { ring_->join(*this); }
-    ~StagedSink();
+    /// `shared`: for pages of many sinks.
+    StagedInbox(StagingRing& ring, bool shared) : ring_(&ring), shared_(shared) { ring_->join(*this); }
+    ~StagedInbox();
+    StagedInbox(const StagedInbox&) = delete;
+    StagedInbox& operator=(const StagedInbox&) = delete;
+
+    StagingRing& ring() const { return *ring_; }
+    /// Room for the first bytes of `target`: for all of them if it is shared and they fit into a chunk. Ships what
+    /// there is no room beside. Empty while the ring has no chunk. Valid until the next call.
+    std::span<std::byte> room(const ByteRange& target);
+    /// The beginning of the room was filled, with the bytes of `piece`. `last`: all of its page have come now. Returns
+    /// what they go with.
+    std::shared_ptr<const Shipment> commit(const ByteRange& piece, bool last);
+    /// Sends what there is on its way.
+    void ship();
+    /// The wire has no more for now: what is whole goes, and takes along what is not. Others wait for the chunk, or for
+    /// the bytes.
+    void pause();
+    /// Lets go of a chunk that nothing was received into yet.
+    void giveUnused();
+    bool isEmpty() const { return !chunk_; }
+    bool yieldChunks() override;
+
+  private:
+    StagingRing* ring_;
+    bool shared_;
+    std::optional<unsigned> chunk_;    ///< That is being filled,
+    std::uint64_t used_ = 0;           ///< up to here.
+    bool has_whole_ = false;           ///< All of some page is in it.
+    std::vector<StagedPiece> pieces_;  ///< Of it.
+    std::shared_ptr<Shipment> shipment_;
+};
+
+/// Memory of a GPU that bytes are received into, in order, through chunks of its own or those of an inbox that it
+/// shares with others.
+///
+/// Owned by the ring's loop, and gone before the ring is. When it ends early, what was not shipped of it is dropped if
+/// the inbox is its own, and copies that are under way run on: until they have ended StagingRing::touches says so.
+class StagedSink final {
+  public:
+    /// A chunk of it goes on its way when it is full or the last.
+    StagedSink(StagingRing& ring, const ByteRange& target);
+    /// Its bytes go when the inbox is shipped. That outlives the receiving of the last.
+    StagedSink(StagedInbox& inbox, const ByteRange& target);
+    ~StagedSink() { ring_->unwatch(); }
     StagedSink(const StagedSink&) = delete;
     StagedSink& operator=(const StagedSink&) = delete;
 
@@ -102,31 +151,23 @@ class StagedSink final : public ChunkHolder {
     Status commit(std::uint64_t bytes);
     /// Sends what there is on its way and lets go of the chunk: others need it, and the sender is slow.
     Status yield();
-    bool yieldChunks() override {
-        const bool has = chunk_.has_value();
-        static_cast<void>(yield());
-        return has;
-    }
     /// Lets go of a chunk that nothing was received into yet.
-    void giveUnused();
+    void giveUnused() { inbox_->giveUnused(); }
     /// Ok, or why not all of it will get there: final.
-    Status state() const { return error_ ? ring_->state() : error_; }
+    Status state() const;
     /// All bytes are in the GPU's memory, where kernels that begin from now on see them. Known by the last poll of the
     /// ring.
     bool isDone();
-    /// No copy that it began is under way, whatever became of the rest; as known by the last poll. After an error of
-    /// `commit` only StagingRing::touches tells.
+    /// Nothing of what it received is under way or still to be, whatever became of the rest; as known by the last poll.
+    /// After an error of `state` only StagingRing::touches tells.
     bool isSettled();
 
   private:
-    Status send();
-
     StagingRing* ring_;
-    ByteRange target_;                   ///< What follows the current chunk's beginning.
-    std::optional<unsigned> chunk_;      ///< That is being filled,
-    std::uint64_t filled_ = 0;           ///< up to here.
-    std::vector<std::uint64_t> copies_;  ///< That may be under way.
-    Status error_;
+    std::unique_ptr<StagedInbox> own_;                        ///< Null: it is somebody's.
+    StagedInbox* inbox_;                                      ///< Until the last byte.
+    ByteRange target_;                                        ///< What has not come yet.
+    std::vector<std::shared_ptr<const Shipment>> shipments_;  ///< That may be under way, or have failed.
 };
 
 }  // namespace troupe::device

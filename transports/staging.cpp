@@ -16,12 +16,13 @@ constexpr std::chrono::milliseconds kLetGoStep{1};
 
 }  // namespace
 
-Result<std::shared_ptr<Staging>> Staging::create(const std::shared_ptr<Device>& device, const StagingOptions& options) {
-    auto out = StagingRing::create(device, options);
+Result<std::shared_ptr<Staging>> Staging::create(const std::shared_ptr<Device>& device, const StagingOptions& options,
+                                                 const std::shared_ptr<PagePacking>& packing) {
+    auto out = StagingRing::create(device, options, packing);
     if (!out) return out.status();
-    auto in = StagingRing::create(device, options);
+    auto in = StagingRing::create(device, options, packing);
     if (!in) return in.status();
-    auto copier = DeviceCopier::create(device);
+    auto copier = DeviceCopier::create(device, packing);
     if (!copier) return copier.status();
     auto staging = std::make_shared<Staging>();
     staging->device_ = device;
@@ -45,23 +46,73 @@ bool Staging::arm() const {
     return copier_->arm();
 }
 
+Status StagingPool::makeRings(const PlacedMemory& place, OfDevice& of_device) const {
+    StagingOptions options = options_;
+    if (const int node = place.device->info().numa_node; node >= 0) options.numa_node = node;
+    of_device.packing = std::make_shared<PagePacking>(place.device->info().location, log_);
+    for (unsigned loop = 0; loop < loops_; ++loop) {
+        auto staging = Staging::create(place.device, options, of_device.packing);
+        if (!staging) return staging.status();
+        of_device.by_loop.push_back(std::move(*staging));
+    }
+    return {};
+}
+
 Status StagingPool::acquire(const std::string& transport, const Region& region) {
     const PlacedMemory& place = *region.place;
-    const std::lock_guard lock(mutex_);
-    OfDevice& of_device = devices_[place.memory.device];
-    if (of_device.users.empty()) {
-        StagingOptions options = options_;
-        if (const int node = place.device->info().numa_node; node >= 0) options.numa_node = node;
-        for (unsigned loop = 0; loop < loops_; ++loop) {
-            auto staging = Staging::create(place.device, options);
-            if (!staging) {
+    std::shared_ptr<PagePacking> is_new;
+    {
+        const std::lock_guard lock(mutex_);
+        OfDevice& of_device = devices_[place.memory.device];
+        if (of_device.users.empty()) {
+            if (Status made = makeRings(place, of_device); !made) {
                 devices_.erase(place.memory.device);
-                return staging.status();
+                return made;
             }
-            of_device.by_loop.push_back(std::move(*staging));
+            is_new = of_device.packing;
         }
+        of_device.users.emplace(transport, region.id);
     }
-    of_device.users.emplace(transport, region.id);
+    // Loops look for rings meanwhile. Those of this GPU move pages by copies until this is known.
+    if (is_new && pack_ != PackMode::Off) choosePacking(place, is_new);
+    return {};
+}
+
+/// What is in the kernel's way is said, and no reason to refuse anything.
+void StagingPool::choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing) {
+    const std::string& where = place.device->info().location;
+    auto mover = place.device->makeMover();
+    if (!mover) {
+        if (log_) log_->info("{}: small pages are moved by a copy each: {}", where, mover.status().toString());
+        return;
+    }
+    PackBorders borders;
+    borders.fill(PackBorder::always());
+    if (pack_ == PackMode::Auto) borders = bordersOf(place.device, *mover);
+    if (log_)
+        log_->info("{}: its kernel moves pages, from the GPU: {}; to it: {}; within it: {}", where,
+                   borders[0].toString(), borders[1].toString(), borders[2].toString());
+    packing->use(std::move(*mover), std::move(borders));
+}
+
+PackBorders StagingPool::bordersOf(const std::shared_ptr<Device>& device,
+                                   const std::shared_ptr<const PageMover>& mover) {
+    const int ordinal = device->info().ordinal;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto known = measured_.find(ordinal); known != measured_.end()) return known->second;
+    }
+    auto trial = PackTrial::create(device, mover, {});
+    const auto measured = trial ? (*trial)->run() : std::nullopt;
+    if (!measured) {
+        const std::string why = trial ? "it is busy" : trial.status().toString();
+        if (log_) log_->info("{}: what moves small pages faster is not known: {}", device->info().location, why);
+    }
+    const std::lock_guard lock(mutex_);
+    if (measured) return measured_[ordinal] = *measured;
+    // What it still does may last, and is waited for where the rings end.
+    if (const auto found = devices_.find(ordinal); trial && found != devices_.end())
+        found->second.given_up = std::move(*trial);
     return {};
 }
 

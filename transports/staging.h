@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "base/byte_range.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "transports/device.h"
 #include "transports/device_copier.h"
+#include "transports/pack_trial.h"
+#include "transports/page_packing.h"
 #include "transports/region.h"
 #include "transports/staging_ring.h"
 
@@ -22,8 +25,8 @@ namespace troupe::device {
 /// The rings and streams of one GPU on one data loop, for all Nics there. On the loop's turn.
 class Staging {
   public:
-    static Result<std::shared_ptr<Staging>> create(const std::shared_ptr<Device>& device,
-                                                   const StagingOptions& options);
+    static Result<std::shared_ptr<Staging>> create(const std::shared_ptr<Device>& device, const StagingOptions& options,
+                                                   const std::shared_ptr<PagePacking>& packing);
 
     Device& device() const { return *device_; }
     StagingRing& out() const { return *out_; }  ///< From the GPU.
@@ -49,14 +52,20 @@ class Staging {
     std::unique_ptr<DeviceCopier> copier_;
 };
 
+/// Whether pages are moved by a GPU's kernel: where that was measured to be faster, wherever there are two, never.
+enum class PackMode : std::uint8_t { Auto, On, Off };
+
 /// An engine's rings: a Staging for each GPU that it has registered memory of, on each data loop. Thread-safe.
 class StagingPool {
   public:
     /// Of the node nearest to a GPU `options.numa_node` is overridden where the driver says which that is.
-    StagingPool(unsigned loops, const StagingOptions& options) : loops_(loops), options_(options) {}
+    /// `log` may be null.
+    StagingPool(unsigned loops, const StagingOptions& options, PackMode pack = PackMode::Off, Logger log = nullptr)
+        : loops_(loops), options_(options), pack_(pack), log_(std::move(log)) {}
 
-    /// For a region of a GPU that is being registered with `transport`. The first of a GPU makes the rings, which takes
-    /// milliseconds, so never on a data loop. The error leaves nothing behind.
+    /// For a region of a GPU that is being registered with `transport`. The first of a GPU makes the rings, and finds
+    /// out what moves small pages there, which takes milliseconds, so never on a data loop. The error leaves nothing
+    /// behind.
     Status acquire(const std::string& transport, const Region& region);
     /// With the last region the rings end, as soon as no Nic uses them; waits a moment for that. Nothing happens where
     /// that transport has none of the region: transports are also asked to let go of what they refused, or twice.
@@ -69,12 +78,20 @@ class StagingPool {
     struct OfDevice {
         std::set<std::pair<std::string, std::uint64_t>> users;  ///< Transport and region.
         std::vector<std::shared_ptr<Staging>> by_loop;
+        std::shared_ptr<PagePacking> packing;
+        std::unique_ptr<PackTrial> given_up;  ///< May be under way as long as the rings live.
     };
+    Status makeRings(const PlacedMemory& place, OfDevice& of_device) const;
+    void choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing);
+    PackBorders bordersOf(const std::shared_ptr<Device>& device, const std::shared_ptr<const PageMover>& mover);
 
     const unsigned loops_;
     const StagingOptions options_;
+    const PackMode pack_;
+    const Logger log_;
     mutable std::mutex mutex_;
     std::map<int, OfDevice> devices_;
+    std::map<int, PackBorders> measured_;  ///< They stay when rings go.
 };
 
 }  // namespace troupe::device

@@ -16,8 +16,8 @@ constexpr std::uint64_t kPollsToKeep = 4;
 
 }  // namespace
 
-Result<std::unique_ptr<StagingRing>> StagingRing::create(std::shared_ptr<Device> device,
-                                                         const StagingOptions& options) {
+Result<std::unique_ptr<StagingRing>> StagingRing::create(std::shared_ptr<Device> device, const StagingOptions& options,
+                                                         std::shared_ptr<PagePacking> packing) {
     if (options.chunks < 2 || options.chunks > kMostChunks || options.chunk_bytes == 0 ||
         options.chunk_bytes > kMostChunkBytes)
         return Status(Code::InvalidArgument, "a staging ring of " + std::to_string(options.chunks) + " chunks of " +
@@ -25,6 +25,7 @@ Result<std::unique_ptr<StagingRing>> StagingRing::create(std::shared_ptr<Device>
                                                  " bytes: 2 to 1024 of up to 64 MiB");
     std::unique_ptr<StagingRing> ring(new StagingRing);
     const std::string where = device->info().location;
+    ring->packing_ = packing ? std::move(packing) : std::make_shared<PagePacking>(where, nullptr);
     if (Status status = ring->make(std::move(device), options); !status)
         return status.withContext("staging ring of " + where);
     return ring;
@@ -77,28 +78,27 @@ std::optional<unsigned> StagingRing::take() {
     return chunk;
 }
 
-Result<std::uint64_t> StagingRing::begin(unsigned chunk, Way way, std::span<const ByteRange> pieces) {
+Result<std::uint64_t> StagingRing::begin(unsigned chunk, Way way, std::span<const StagedPiece> pieces) {
     Chunk& taken = chunks_[chunk];
-    std::uint64_t bytes = 0;
+    const auto host = reinterpret_cast<std::uint64_t>(data(chunk));
+    const bool out = way == Way::FromDevice;
     bool fits = !pieces.empty();
-    for (const ByteRange& piece : pieces) {
-        fits = fits && piece.length != 0 && piece.length <= chunk_bytes_ - bytes;
-        if (fits) bytes += piece.length;
+    moves_.clear();
+    for (const StagedPiece& piece : pieces) {
+        const ByteRange& memory = piece.memory;
+        fits = fits && memory.length != 0 && piece.at <= chunk_bytes_ && memory.length <= chunk_bytes_ - piece.at;
+        moves_.push_back(out ? PageMove{host + piece.at, memory.addr, memory.length}
+                             : PageMove{memory.addr, host + piece.at, memory.length});
     }
     if (taken.given || !taken.copying.empty() || !fits)
         return Status(Code::Internal, "a chunk of a staging ring was used out of turn");
     const DeviceStream& stream = streams_[++copies_ % kStreams];
-    auto host = reinterpret_cast<std::uint64_t>(data(chunk));
-    const bool out = way == Way::FromDevice;
-    Status status;
-    for (const ByteRange& piece : pieces) {
-        status = device_->copy(stream, out ? host : piece.addr, out ? piece.addr : host, piece.length);
-        if (!status) break;
-        taken.copying.push_back(piece);
-        host += piece.length;
-    }
-    if (taken.copying.empty()) return status;
+    std::size_t begun = 0;
+    const Status status =
+        packing_->begin(*device_, stream, out ? PageWay::FromDevice : PageWay::ToDevice, moves_, begun);
+    if (begun == 0) return status;
     // From here on it is under way, whether its end can be seen or not.
+    for (const StagedPiece& piece : pieces.first(begun)) taken.copying.push_back(piece.memory);
     taken.copy = copies_;
     busy_.push_back(chunk);
     const Status recorded = device_->record(taken.ended, stream);

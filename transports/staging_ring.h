@@ -12,6 +12,7 @@
 #include "transports/device.h"
 #include "transports/device_bell.h"
 #include "transports/memory_file.h"
+#include "transports/page_packing.h"
 
 namespace troupe::device {
 
@@ -20,6 +21,16 @@ struct StagingOptions {
     unsigned chunks = 8;                   ///< At least 2, so that one is copied while another is on the wire.
     int numa_node = -1;                    ///< Where the memory is to be; -1: anywhere.
 };
+
+/// A piece of a GPU's memory, and where in a chunk its bytes are.
+struct StagedPiece {
+    ByteRange memory;
+    std::uint64_t at = 0;
+};
+
+/// Where the next piece goes that begins at `addr`, when a chunk is used up to `used`: alike modulo 16, so that a
+/// kernel moves all of it but its ends by its widest words. At most 15 bytes are left out.
+constexpr std::uint64_t pieceAt(std::uint64_t used, std::uint64_t addr) { return used + ((addr - used) & 15); }
 
 /// Who has chunks of a ring and can do without them for a while.
 class ChunkHolder {
@@ -45,7 +56,9 @@ class StagingRing {
     enum class Way : std::uint8_t { FromDevice, ToDevice };
 
     /// ResourceExhausted: no memory, or it cannot be pinned (the message names the limit). Takes milliseconds.
-    static Result<std::unique_ptr<StagingRing>> create(std::shared_ptr<Device> device, const StagingOptions& options);
+    /// `packing`: how pieces that share a chunk are moved; null: by a copy each.
+    static Result<std::unique_ptr<StagingRing>> create(std::shared_ptr<Device> device, const StagingOptions& options,
+                                                       std::shared_ptr<PagePacking> packing = nullptr);
     /// Waits until the copies that are under way have ended.
     ~StagingRing();
     StagingRing(const StagingRing&) = delete;
@@ -66,15 +79,19 @@ class StagingRing {
     void join(ChunkHolder& holder) { holders_.push_back({&holder, polls_}); }
     void leave(ChunkHolder& holder);
     void moved(ChunkHolder& holder);
-    bool hasHolders() const { return !holders_.empty(); }
+    /// Who has no chunk of its own, and looks at copies of others until it leaves.
+    void watch() { ++watchers_; }
+    void unwatch() { --watchers_; }
+    bool hasHolders() const { return !holders_.empty() || watchers_ != 0; }
     std::byte* data(unsigned chunk) const { return memory_->data() + chunk * chunk_bytes_; }
     /// Begins to copy between `memory` of the GPU and the beginning of a chunk that was taken and has no copy under
     /// way. Returns the copy's number, unique in the ring's life. After an error it may be under way all the same.
     Result<std::uint64_t> begin(unsigned chunk, Way way, const ByteRange& memory) {
-        return begin(chunk, way, std::span(&memory, 1));
+        const StagedPiece piece{memory, 0};
+        return begin(chunk, way, std::span(&piece, 1));
     }
-    /// The same with pieces that lie one behind the other in the chunk: one copy, that ends when all of them have.
-    Result<std::uint64_t> begin(unsigned chunk, Way way, std::span<const ByteRange> pieces);
+    /// The same with pieces of the chunk that do not overlap: one copy, that ends when all of them have.
+    Result<std::uint64_t> begin(unsigned chunk, Way way, std::span<const StagedPiece> pieces);
     /// Its copy, if it has one, is done. Known by the last poll.
     bool isIdle(unsigned chunk) const { return chunks_[chunk].copying.empty(); }
     bool isUnderWay(std::uint64_t copy) const;
@@ -118,6 +135,8 @@ class StagingRing {
     bool hasEnded(Chunk& chunk);
 
     std::shared_ptr<Device> device_;
+    std::shared_ptr<PagePacking> packing_;
+    std::vector<PageMove> moves_;  ///< Reused.
     std::unique_ptr<MemoryFile> memory_;
     Pinning pinning_;
     std::uint64_t chunk_bytes_ = 0;
@@ -128,6 +147,7 @@ class StagingRing {
     std::vector<unsigned> busy_;  ///< With a copy under way, in the order in which they began.
     std::uint64_t copies_ = 0;    ///< Begun so far.
     std::vector<Held> holders_;
+    std::size_t watchers_ = 0;
     std::uint64_t polls_ = 0;
     bool starved_ = false;      ///< There was no chunk for somebody since the last poll,
     bool was_starved_ = false;  ///< or between that and the one before.

@@ -26,27 +26,27 @@ class PackerTest : public CudaTest {
         stream = must(gpu(0).makeStream());
         pages = must(gpu(0).allocate(kPages * 2 * kPageBytes));
         packed = must(gpu(0).allocate(kPages * kPageBytes));
-        list = must(gpu(0).allocateHost(kPages * sizeof(std::uint64_t)));
-        auto* addresses = reinterpret_cast<std::uint64_t*>(list.get());
         for (std::uint64_t page = 0; page < kPages; ++page)
-            addresses[page] = pages.get() + (page * 7 % kPages) * 2 * kPageBytes + page % 3;
-        plan = {list.get(), 0, 0, kPages, kPageBytes, packed.get()};
+            scattered.push_back({packed.get() + page * kPageBytes,
+                                 pages.get() + (page * 7 % kPages) * 2 * kPageBytes + page % 3, 5000});
     }
     void TearDown() override {
         stream.reset();
         pages.reset();
         packed.reset();
-        list.reset();
         CudaTest::TearDown();
     }
+    static std::vector<PageMove> backwards(std::vector<PageMove> moves) {
+        for (PageMove& move : moves) std::swap(move.to, move.from);
+        return moves;
+    }
 
-    static constexpr std::uint64_t kPages = 50;
+    static constexpr std::uint64_t kPages = 300;
     static constexpr std::uint64_t kPageBytes = 5000;
     DeviceStream stream;
     DeviceMemory pages;
     DeviceMemory packed;
-    HostMemory list;
-    PackPlan plan;
+    std::vector<PageMove> scattered;
 };
 
 TEST_F(PackerTest, PagesAreGatheredAndScatteredBackOnAStream) {
@@ -54,42 +54,61 @@ TEST_F(PackerTest, PagesAreGatheredAndScatteredBackOnAStream) {
     ASSERT_TRUE(packer) << packer.status().toString();
     const auto before = noise(kPages * 2 * kPageBytes, 3);
     control.write(pages.get(), before);
-    must(packer->run(stream, plan, PackDirection::Gather));
+    must((*packer)->move(stream, scattered));
     must(gpu(0).synchronize(stream));
+    EXPECT_EQ(control.count("cuLaunchKernel"), (kPages + kPackMoves - 1) / kPackMoves);
     const auto gathered = control.read(packed.get(), kPages * kPageBytes);
     for (std::uint64_t page = 0; page < kPages; ++page) {
-        const auto expected = control.read(reinterpret_cast<std::uint64_t*>(list.get())[page], kPageBytes);
+        const auto expected = control.read(scattered[page].from, kPageBytes);
         ASSERT_EQ(std::memcmp(gathered.data() + page * kPageBytes, expected.data(), kPageBytes), 0) << page;
     }
     control.write(pages.get(), std::vector<std::uint8_t>(before.size()));
-    must(packer->run(stream, plan, PackDirection::Scatter));
-    must(packer->run(stream, plan, PackDirection::Gather));
+    must((*packer)->move(stream, backwards(scattered)));
+    must((*packer)->move(stream, scattered));
     must(gpu(0).synchronize(stream));
     EXPECT_EQ(control.read(packed.get(), kPages * kPageBytes), gathered);
 }
 
-TEST_F(PackerTest, APlanThatCannotBeIsRefusedBeforeTheGpuSeesIt) {
+TEST_F(PackerTest, PagesAtEqualDistancesAreOneLaunchHoweverMany) {
     auto packer = Packer::create(gpus[0], image());
     ASSERT_TRUE(packer);
-    std::vector<PackPlan> wrong(8, plan);
-    wrong[0].count = 0;
-    wrong[1].page_bytes = 0;
-    wrong[2].count = UINT64_MAX;
-    wrong[3].packed = UINT64_MAX - 10;
-    wrong[4].list += 1;
-    wrong[5] = {0, pages.get(), kPageBytes - 1, kPages, kPageBytes, packed.get()};
-    wrong[6] = {0, UINT64_MAX - 10, kPageBytes, kPages, kPageBytes, packed.get()};
-    wrong[7] = {0, pages.get(), UINT64_MAX / 2, kPages, kPageBytes, packed.get()};
-    for (const PackPlan& each : wrong)
-        EXPECT_EQ(packer->run(stream, each, PackDirection::Gather).code(), Code::InvalidArgument);
+    control.write(pages.get(), noise(kPages * 2 * kPageBytes, 4));
+    std::vector<PageMove> strided;
+    for (std::uint64_t page = 0; page < kPages; ++page)
+        strided.push_back(
+            {packed.get() + page * kPageBytes, pages.get() + (kPages - 1 - page) * 2 * kPageBytes + 1, kPageBytes});
+    must((*packer)->move(stream, strided));
+    must(gpu(0).synchronize(stream));
+    EXPECT_EQ(control.count("cuLaunchKernel"), 1u);
+    for (const PageMove& move : strided)
+        ASSERT_EQ(control.read(move.to, move.bytes), control.read(move.from, move.bytes));
+    // One that is a byte off is no such row.
+    strided[1].from += 1;
+    must((*packer)->move(stream, std::span(strided).first(10)));
+    must(gpu(0).synchronize(stream));
+    EXPECT_EQ(control.count("cuLaunchKernel"), 2u);
+    EXPECT_EQ(control.read(strided[1].to, kPageBytes), control.read(strided[1].from, kPageBytes));
+}
+
+TEST_F(PackerTest, WhatCannotBeIsRefusedBeforeTheGpuSeesIt) {
+    auto packer = Packer::create(gpus[0], image());
+    ASSERT_TRUE(packer);
+    EXPECT_EQ((*packer)->move(stream, {}).code(), Code::InvalidArgument);
+    for (const PageMove& wrong : {PageMove{packed.get(), pages.get(), 0},
+                                  {UINT64_MAX - 10, pages.get(), 100},
+                                  {packed.get(), UINT64_MAX - 10, 100},
+                                  {0, 0, UINT64_MAX}}) {
+        scattered[7] = wrong;
+        EXPECT_EQ((*packer)->move(stream, scattered).code(), Code::InvalidArgument);
+    }
     EXPECT_EQ(control.count("cuLaunchKernel"), 0u);
 }
 
 TEST_F(PackerTest, APageThatIsNotThereLosesTheContext) {
     auto packer = Packer::create(gpus[0], image());
     ASSERT_TRUE(packer);
-    reinterpret_cast<std::uint64_t*>(list.get())[kPages - 1] = 4096;
-    must(packer->run(stream, plan, PackDirection::Gather));
+    scattered.back().from = 4096;
+    must((*packer)->move(stream, scattered));
     EXPECT_EQ(gpu(0).synchronize(stream).code(), Code::DeviceLost);
     EXPECT_TRUE(gpu(1).state());
 }
@@ -103,19 +122,14 @@ TEST_F(PackerTest, WithoutKernelsItSaysWhy) {
     EXPECT_EQ(Packer::create(gpus[0], image()).status().code(), Code::Unsupported);
     const std::vector<std::byte> other(100);
     EXPECT_EQ(Packer::create(gpus[0], other).status().code(), Code::Unsupported);
-    EXPECT_EQ(control.leftovers(), "1 contexts, 1 streams, 3 memory");
+    EXPECT_EQ(control.leftovers(), "1 contexts, 1 streams, 2 memory");
 }
 
 TEST_F(PackerTest, BlocksGrowWithTheWorkUpToWhatTheGpuCanUse) {
-    PackPlan small = plan;
-    small.count = 1;
-    small.page_bytes = 1;
-    EXPECT_EQ(Packer::blocksFor(small, 132), 1u);
-    small.count = 9;
-    EXPECT_EQ(Packer::blocksFor(small, 132), 2u);
-    small.page_bytes = std::uint64_t{1} << 30;
-    EXPECT_EQ(Packer::blocksFor(small, 132), 4u * 132);
-    EXPECT_EQ(Packer::blocksFor(small, 0), 4u);
+    EXPECT_EQ(Packer::blocksFor(1, 1, 132), 1u);
+    EXPECT_EQ(Packer::blocksFor(9, 1, 132), 2u);
+    EXPECT_EQ(Packer::blocksFor(9, std::uint64_t{1} << 30, 132), 4u * 132);
+    EXPECT_EQ(Packer::blocksFor(9, std::uint64_t{1} << 30, 0), 4u);
 }
 
 }  // namespace

@@ -57,20 +57,20 @@ struct ViewMemory {
     }
 };
 
-template <PackDirection kDirection>
+template <class Plan>
 void pack(DeviceView& view, unsigned blocks, unsigned threads, void** parameters) {
-    PackPlan plan;
+    Plan plan;
     std::memcpy(&plan, parameters[0], sizeof plan);
     ViewMemory memory{view};
     const std::uint64_t warps = std::uint64_t{blocks} * threads / kPackLanes;
     for (std::uint64_t warp = 0; warp < warps; ++warp)
-        for (unsigned lane = 0; lane < kPackLanes; ++lane) packLane(memory, plan, kDirection, warp, warps, lane);
+        for (unsigned lane = 0; lane < kPackLanes; ++lane) packLane(memory, plan, warp, warps, lane);
 }
 
 const std::vector<KnownKernel>& knownKernels() {
     static const std::vector<KnownKernel> kernels = {
-        {"troupeGather", pack<PackDirection::Gather>, {sizeof(PackPlan)}},
-        {"troupeScatter", pack<PackDirection::Scatter>, {sizeof(PackPlan)}},
+        {"troupeMoveList", pack<PackList>, {sizeof(PackList)}},
+        {"troupeMoveStrides", pack<PackStrides>, {sizeof(PackStrides)}},
     };
     return kernels;
 }
