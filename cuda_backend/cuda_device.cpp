@@ -125,7 +125,9 @@ Status CudaDevice::synchronize(StreamRef stream) { return run(driver_->calls().s
 // --- kernels -------------------------------------------------------------------------------------------------------
 
 Result<Kernels> CudaDevice::loadKernels(std::span<const std::byte> image) {
-    if (image.empty()) return Status(Code::Unsupported, "this build has no kernels: the CUDA toolkit was not there");
+    if (image.empty())
+        return Status(Code::Unsupported,
+                      "this build has no kernels: it was made without the CUDA toolkit (TROUPE_CUDA)");
     api::ModuleHandle module = nullptr;
     if (Status status = run(driver_->calls().moduleLoadData, &module, static_cast<const void*>(image.data())); !status)
         return status;

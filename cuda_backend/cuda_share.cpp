@@ -220,11 +220,14 @@ Status CudaDevice::orderForNics(const ByteRange& range) {
     for (std::uint64_t addr = range.addr; addr < range.end();) {
         const auto piece = allocationAt(addr);
         if (!piece) return piece.status();
+        addr = piece->allocation.end();
+        // Virtual memory has no such attribute (UCX's cuda_copy_md.c exports it all the same). What would order it is a
+        // flag of the whole context, which is the application's.
+        if (piece->is_virtual) continue;
         const unsigned on = 1;
         Status status = run(driver_->calls().pointerSetAttribute, static_cast<const void*>(&on),
                             api::PointerAttribute::SyncMemops, api::DevicePtr{piece->allocation.addr});
         if (!status) return status;
-        addr = piece->allocation.end();
     }
     return {};
 }

@@ -229,7 +229,7 @@ class Device : public std::enable_shared_from_this<Device> {
     /// A file of the range. Unsupported where the driver or the memory has none.
     virtual Result<DmabufRange> exportDmabuf(const ByteRange& range) = 0;
     /// Has the driver finish what it does with the range by itself before it answers, as a NIC that reads the memory
-    /// needs it.
+    /// needs it. Of virtual memory no driver can be asked for that: there only the events of a request order.
     virtual Status orderForNics(const ByteRange& range) = 0;
 
   private:

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/unique_fd.h"
 #include "tests/cuda_backend/cuda_fixture.h"
 #include "tests/cuda_backend/cuda_peer_process.h"
 #include "tests/cuda_backend/virtual_memory.h"
@@ -305,10 +306,13 @@ TEST_F(CudaShare, ADmabufHoldsTheRangeAtItsOffset) {
         const ByteRange range{memory.get() + 1234, 3000};
         control.write(range.addr, noise(3000, 8));
         const DmabufRange dmabuf = must(gpu(0).exportDmabuf(range));
-        // Where the fake's file begins to be the range, its position says.
-        const off_t start = ::lseek(dmabuf.fd.get(), 0, SEEK_CUR);
+        EXPECT_EQ(::lseek(dmabuf.fd.get(), 0, SEEK_END),
+                  static_cast<off_t>((dmabuf.offset + 3000 + 4095) / 4096 * 4096));
+        const auto memory_file = control.openDmabuf(dmabuf.fd.get());
+        const UniqueFd file(memory_file.fd);
         std::vector<std::uint8_t> bytes(3000);
-        ASSERT_EQ(::pread(dmabuf.fd.get(), bytes.data(), 3000, start + static_cast<off_t>(dmabuf.offset)), 3000);
+        ASSERT_EQ(::pread(file.get(), bytes.data(), 3000, static_cast<off_t>(memory_file.offset + dmabuf.offset)),
+                  3000);
         EXPECT_EQ(bytes, noise(3000, 8));
         must(gpu(0).orderForNics(range));
     }

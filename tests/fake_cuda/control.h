@@ -51,6 +51,21 @@ class Control {
         if (find<decltype(fakeCudaWrite)>("fakeCudaWrite")(to, bytes.data(), bytes.size()) == 0)
             throw std::runtime_error("fakeCudaWrite: no such memory");
     }
+    /// A file of memory that devices beside the GPU may reach, and where a range begins in it; no file: they may not.
+    struct DeviceFile {
+        int fd = -1;  ///< The caller's to close.
+        unsigned long long offset = 0;
+    };
+    DeviceFile openDmabuf(int fd) {
+        DeviceFile file;
+        file.fd = find<decltype(fakeCudaOpenDmabuf)>("fakeCudaOpenDmabuf")(fd, &file.offset);
+        return file;
+    }
+    DeviceFile openPeerMemory(std::uint64_t addr, std::size_t bytes) {
+        DeviceFile file;
+        file.fd = find<decltype(fakeCudaOpenPeerMemory)>("fakeCudaOpenPeerMemory")(addr, bytes, &file.offset);
+        return file;
+    }
     unsigned count(const char* what) { return find<decltype(fakeCudaCount)>("fakeCudaCount")(what); }
     std::string violations() {
         char text[4096];

@@ -35,6 +35,16 @@ unsigned fakeCudaDelay(void* stream, unsigned us);
 int fakeCudaRead(unsigned long long from, void* to, std::size_t bytes);
 int fakeCudaWrite(unsigned long long to, const void* from, std::size_t bytes);
 
+// --- the kernel, for a device beside the GPU ---------------------------------------------------------------------
+
+/// The memory behind a descriptor of cuMemGetHandleForAddressRange: a new descriptor of its file, in which the range
+/// begins at `offset`. -1: it is no such descriptor, or its memory was freed. How long the range is its own descriptor
+/// says (SEEK_END), as a dma-buf's does.
+int fakeCudaOpenDmabuf(int fd, unsigned long long* offset);
+/// The same for a range of addresses, as a peer memory driver (nvidia-peermem) has it. -1: that range is not in one
+/// allocation of cuMemAlloc.
+int fakeCudaOpenPeerMemory(unsigned long long addr, std::size_t bytes, unsigned long long* offset);
+
 // --- what happened ------------------------------------------------------------------------------------------------
 
 /// How often a call was made; of "pageable copies" how many waited for the host because of memory that is not pinned;

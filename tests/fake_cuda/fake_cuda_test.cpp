@@ -221,6 +221,46 @@ TEST_F(FakeCuda, ALostContextEndsWhatItsStreamsHaveAndNothingOfAnother) {
     use(call().memFree, more);
 }
 
+TEST_F(FakeCuda, ADmabufHasTheLengthOfItsRangeAndItsBytesAreForDevicesOnly) {
+    const DevicePtr memory = allocate(100000);
+    control.write(memory, std::vector<std::uint8_t>(100000, 7));
+    const DevicePtr begin = memory / 4096 * 4096 + 8192;
+    int dmabuf = -1;
+    use(call().memGetHandleForAddressRange, static_cast<void*>(&dmabuf), begin, std::size_t{4096},
+        RangeHandleType::DmaBufFd, 0ull);
+    EXPECT_EQ(::lseek(dmabuf, 0, SEEK_END), 4096);
+    std::uint8_t byte = 0;
+    EXPECT_EQ(::pread(dmabuf, &byte, 1, 4000), 1);
+    EXPECT_EQ(byte, 0) << "who reads it gets nothing of the memory";
+    // By another descriptor of it, too.
+    const int second = ::dup(dmabuf);
+    const Control::DeviceFile file = control.openDmabuf(second);
+    ASSERT_GE(file.fd, 0);
+    EXPECT_EQ(::pread(file.fd, &byte, 1, static_cast<off_t>(file.offset)), 1);
+    EXPECT_EQ(byte, 7);
+    // The memory's own file is no dma-buf.
+    EXPECT_EQ(control.openDmabuf(file.fd).fd, -1);
+    EXPECT_EQ(control.openDmabuf(-1).fd, -1);
+    use(call().memFree, memory);
+    EXPECT_EQ(control.openDmabuf(dmabuf).fd, -1) << "its memory was freed";
+    for (const int fd : {dmabuf, second, file.fd}) ::close(fd);
+}
+
+TEST_F(FakeCuda, APeerMemoryDriverHasRangesOfOneAllocation) {
+    const DevicePtr memory = allocate(100000);
+    control.write(memory + 500, std::vector<std::uint8_t>(10, 9));
+    const Control::DeviceFile file = control.openPeerMemory(memory + 500, 99500);
+    ASSERT_GE(file.fd, 0);
+    std::uint8_t byte = 0;
+    EXPECT_EQ(::pread(file.fd, &byte, 1, static_cast<off_t>(file.offset)), 1);
+    EXPECT_EQ(byte, 9);
+    ::close(file.fd);
+    EXPECT_EQ(control.openPeerMemory(memory + 500, 99501).fd, -1);
+    EXPECT_EQ(control.openPeerMemory(reinterpret_cast<std::uint64_t>(&byte), 1).fd, -1);
+    use(call().memFree, memory);
+    EXPECT_EQ(control.openPeerMemory(memory, 1).fd, -1);
+}
+
 TEST_F(FakeCuda, AChildOfForkHasNoDriver) {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -1,10 +1,9 @@
-// Memory for other processes: IPC handles, virtual memory and its handles, dma-bufs. A handle names a process and a
-// descriptor of it, which is how the real ones end when their process does.
+// Memory for other processes: IPC handles, virtual memory and its handles. A handle names a process and a descriptor of
+// it, which is how the real ones end when their process does.
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -313,34 +312,6 @@ Result cuMemImportFromShareableHandle(AllocationHandle* handle, void* shareable,
     if (ordinal < 0) return Result::NotSupported;
     *handle = state.next_id++;
     state.physical[*handle] = {std::move(backing), ordinal, 1, 0};
-    return Result::Success;
-}
-
-// --- dma-bufs ----------------------------------------------------------------------------------------------------
-
-/// A descriptor of the memory's file, whose position is where the range begins. A range of several allocations has none
-/// here, though a driver may have one.
-Result cuMemGetHandleForAddressRange(void* handle, DevicePtr address, std::size_t bytes, RangeHandleType type,
-                                     unsigned long long) {
-    TROUPE_ENTER_CONTEXT("cuMemGetHandleForAddressRange")
-    if (!state.settings.dmabuf) return Result::NotSupported;
-    if (type != RangeHandleType::DmaBufFd || address % 4096 != 0 || bytes == 0 || bytes % 4096 != 0)
-        return Result::InvalidValue;
-    const auto mapping = std::find_if(state.mappings.begin(), state.mappings.end(), [&](const auto& each) {
-        const Mapping& candidate = each.second;
-        const std::uint64_t begin = candidate.base / 4096 * 4096;
-        const std::uint64_t end = fake_cuda::roundUp(candidate.base + candidate.bytes, 4096);
-        return candidate.isDevice() && address >= begin && address < end;
-    });
-    if (mapping == state.mappings.end()) return Result::InvalidValue;
-    const Mapping& memory = mapping->second;
-    if (address + bytes > fake_cuda::roundUp(memory.base + memory.bytes, 4096))
-        return memory.kind == Mapping::Kind::Virtual ? Result::NotSupported : Result::InvalidValue;
-    const std::string path = "/proc/self/fd/" + std::to_string(memory.backing->fd());
-    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    const auto position = static_cast<off_t>(address + memory.offset - memory.base);
-    if (fd < 0 || ::lseek(fd, position, SEEK_SET) != position) return Result::OperatingSystem;
-    std::memcpy(handle, &fd, sizeof fd);
     return Result::Success;
 }
 

@@ -87,6 +87,16 @@ void SoftVerbs::setMaxMrSize(const std::string& device, std::uint64_t bytes) {
     find(device)->max_mr_size = bytes;
 }
 
+void SoftVerbs::setDmabufs(std::function<DeviceBytes(int)> exporter) {
+    const std::lock_guard lock(mutex_);
+    dmabuf_exporter_ = std::move(exporter);
+}
+
+void SoftVerbs::setPeerMemory(std::function<DeviceBytes(const ByteRange&)> driver) {
+    const std::lock_guard lock(mutex_);
+    peer_memory_ = std::move(driver);
+}
+
 void SoftVerbs::addSecondPort(const std::string& device) {
     const std::lock_guard lock(mutex_);
     Hardware& hardware = *find(device);
@@ -126,6 +136,11 @@ ibv_qp_attr SoftVerbs::lastRoute(const std::string& device) const {
 std::vector<int> SoftVerbs::dmabufs() const {
     const std::lock_guard lock(mutex_);
     return dmabufs_;
+}
+
+std::size_t SoftVerbs::inlined() const {
+    const std::lock_guard lock(mutex_);
+    return inlined_;
 }
 
 void SoftVerbs::fail(const std::string& call, int error, int count, int skip) {

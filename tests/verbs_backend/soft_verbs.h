@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,16 @@
 #include "verbs_backend/verbs_api.h"
 
 namespace troupe::verbs::testing {
+
+/// Memory that a device reaches where the processor does not, as the kernel knows it: a file to map, and where the
+/// bytes begin in it. No file: it is not known.
+struct DeviceBytes {
+    UniqueFd file;
+    std::uint64_t offset = 0;
+};
+
+/// Whether the processor can read all of a range.
+bool isReadable(const ByteRange& range);
 
 /// A strict device in software for the error paths that no real device can be brought to: it refuses what the
 /// InfiniBand specification refuses, remembers it as a violation where a real device would corrupt or hang, and fails,
@@ -43,6 +54,14 @@ class SoftVerbs final : public VerbsApi {
     /// The entry 1 of the port's P_Key table.
     void setPkey(const std::string& device, std::uint16_t pkey);
     void setMaxMrSize(const std::string& device, std::uint64_t bytes);
+    /// Whose the dma-bufs of this machine are: says what is behind a descriptor. Without one a memory file is its own
+    /// dma-buf. What they hold is read and written where it is, not at the addresses that it is registered for.
+    void setDmabufs(std::function<DeviceBytes(int fd)> exporter);
+    /// A driver that lends memory of a device by its addresses (nvidia-peermem) is loaded from now on; null: none is.
+    void setPeerMemory(std::function<DeviceBytes(const ByteRange&)> driver);
+    /// Addresses are registered whatever is there, for tests that let no device look into them. Otherwise what the
+    /// processor cannot read is refused with EFAULT, unless a driver lends it.
+    void registerUnseen() { unseen_ = true; }
     /// An asynchronous event of a port. With DEVICE_FATAL the device refuses everything from then on, but that what is
     /// there be destroyed.
     void raise(const std::string& device, ibv_event_type type, std::uint8_t port = 1);
@@ -72,6 +91,8 @@ class SoftVerbs final : public VerbsApi {
     ibv_qp_attr lastRoute(const std::string& device) const;
     /// Descriptors of dma-bufs that were registered, one entry for each call.
     std::vector<int> dmabufs() const;
+    /// Work requests that brought their data along (inline).
+    std::size_t inlined() const;
 
     // --- VerbsApi --------------------------------------------------------------------------------------------------
     int openDevices(const std::function<bool(const std::string&)>& wanted, std::vector<Opened>& devices) override;
@@ -156,6 +177,8 @@ class SoftVerbs final : public VerbsApi {
         std::uint64_t remote = 0;
         std::uint32_t rkey = 0;
         std::vector<ibv_sge> pieces;
+        bool is_inline = false;
+        std::vector<std::byte> data;  ///< Of one that is inline.
     };
     struct Channel : ibv_comp_channel {
         UniqueFd owned;
@@ -188,7 +211,15 @@ class SoftVerbs final : public VerbsApi {
         std::deque<std::uint64_t> occupied;
     };
     struct Registration : ibv_mr {
+        ~Registration();
+        Registration() = default;
+        Registration(const Registration&) = delete;
+        Registration& operator=(const Registration&) = delete;
         int access = 0;
+        std::byte* bytes = nullptr;  ///< Where they are in this process.
+        void* mapped = nullptr;      ///< What was mapped for it, and how long; null: they are at `addr` itself.
+        std::size_t mapped_bytes = 0;
+        std::byte* at(std::uint64_t address) const { return bytes + (address - reinterpret_cast<std::uint64_t>(addr)); }
     };
     enum class CmState { New, Listening, Addressed, Routed, Requested, Pending, Accepted, Connected, Ended };
     struct Id {
@@ -217,6 +248,7 @@ class SoftVerbs final : public VerbsApi {
     void violate(const std::string& what) { violations_.push_back(what); }
     void execute(Pair& pair);
     ibv_wc_status run(Pair& pair, const Work& work);
+    int takeAlong(const ibv_send_wr& work, std::vector<std::byte>& data);
     void complete(Pair& pair, const Work& work, ibv_wc_status status);
     void toError(Pair& pair);
     int checkRoute(const Pair& pair, const ibv_qp_attr& attributes);
@@ -225,7 +257,9 @@ class SoftVerbs final : public VerbsApi {
     Place find(const SocketAddress& address) const;
     bool isDead(const ibv_context* context) const;
     void raise(const std::string& device, const AsyncEvent& event);
-    ibv_mr* add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access);
+    /// Of null what is at the address itself is registered.
+    ibv_mr* add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access, const DeviceBytes* from);
+    int checkRegistration(const ibv_pd* pd, std::uint64_t length, int access) const;
     const Registration* registration(std::uint32_t key, std::uint64_t addr, std::uint64_t length,
                                      const ibv_pd* pd) const;
     void put(CmChannel channel, CmEvent event);
@@ -253,6 +287,10 @@ class SoftVerbs final : public VerbsApi {
         int skip = 0;
     };
     std::map<std::string, Fault> faults_;
+    std::function<DeviceBytes(int)> dmabuf_exporter_;
+    std::function<DeviceBytes(const ByteRange&)> peer_memory_;
+    bool unseen_ = false;
+    std::size_t inlined_ = 0;
     bool held_ = false;
     int lose_ = 0;
     int repeat_ = 0;

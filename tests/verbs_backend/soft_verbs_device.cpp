@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +12,10 @@
 #include "tests/verbs_backend/soft_verbs.h"
 
 namespace troupe::verbs::testing {
+
+namespace {
+constexpr std::uint64_t kPage = 4096;
+}
 
 // --- devices ---------------------------------------------------------------------------------------------------------
 
@@ -124,19 +130,25 @@ int SoftVerbs::deallocPd(ibv_pd* pd) {
     return 0;
 }
 
+int SoftVerbs::checkRegistration(const ibv_pd* pd, std::uint64_t length, int access) const {
+    if (isDead(pd->context)) return EIO;
+    if (length == 0 || length > static_cast<const Context*>(pd->context)->hardware->max_mr_size) return EINVAL;
+    // IBTA 10.6.3.1: remote write needs local write.
+    return (access & IBV_ACCESS_REMOTE_WRITE) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
+}
+
 ibv_mr* SoftVerbs::regMr(ibv_pd* pd, void* addr, std::size_t length, int access) {
     const std::lock_guard lock(mutex_);
     if (fault("regMr") != 0) return nullptr;
-    if (isDead(pd->context) || length > static_cast<const Context*>(pd->context)->hardware->max_mr_size) {
-        errno = isDead(pd->context) ? EIO : EINVAL;
-        return nullptr;
-    }
-    // IBTA 10.6.3.1: remote write needs local write.
-    if ((access & IBV_ACCESS_REMOTE_WRITE) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-        errno = EINVAL;
-        return nullptr;
-    }
-    return add(pd, reinterpret_cast<std::uint64_t>(addr), length, access);
+    if ((errno = checkRegistration(pd, length, access)) != 0) return nullptr;
+    const ByteRange range{reinterpret_cast<std::uint64_t>(addr), length};
+    if (unseen_ || isReadable(range)) return add(pd, range.addr, length, access, nullptr);
+    // The kernel asks such drivers for what it cannot pin by itself.
+    DeviceBytes lent;
+    if (peer_memory_) lent = peer_memory_(range);
+    if (lent.file) return add(pd, range.addr, length, access, &lent);
+    errno = EFAULT;
+    return nullptr;
 }
 
 ibv_mr* SoftVerbs::regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t length, std::uint64_t iova, int fd,
@@ -144,16 +156,30 @@ ibv_mr* SoftVerbs::regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t len
     const std::lock_guard lock(mutex_);
     if (fault("regDmabufMr") != 0) return nullptr;
     // The kernel maps whole pages of the buffer, so both must lie alike in theirs; and the descriptor must be one.
-    if (offset % 4096 != iova % 4096 || ::fcntl(fd, F_GETFD) < 0) {
+    if (offset % kPage != iova % kPage || ::fcntl(fd, F_GETFD) < 0) {
         violate("regDmabufMr with an offset that does not fit the address, or a closed descriptor");
         errno = EINVAL;
         return nullptr;
     }
-    dmabufs_.push_back(fd);
-    return add(pd, iova, length, access);
+    if ((errno = checkRegistration(pd, length, access)) != 0) return nullptr;
+    // Its size is what a dma-buf tells of itself.
+    const off_t size = ::lseek(fd, 0, SEEK_END);
+    if (size < 0 || offset + length < offset || offset + length > static_cast<std::uint64_t>(size)) {
+        errno = EINVAL;
+        return nullptr;
+    }
+    DeviceBytes behind = dmabuf_exporter_ ? dmabuf_exporter_(fd) : DeviceBytes{UniqueFd(::dup(fd)), 0};
+    if (!behind.file) {
+        errno = EINVAL;
+        return nullptr;
+    }
+    behind.offset += offset;
+    ibv_mr* const made = add(pd, iova, length, access, &behind);
+    if (made != nullptr) dmabufs_.push_back(fd);
+    return made;
 }
 
-ibv_mr* SoftVerbs::add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access) {
+ibv_mr* SoftVerbs::add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access, const DeviceBytes* from) {
     auto mr = std::make_unique<Registration>();
     mr->context = pd->context;
     mr->pd = pd;
@@ -162,9 +188,40 @@ ibv_mr* SoftVerbs::add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int a
     mr->lkey = next_key_++;
     mr->rkey = next_key_++;
     mr->access = access;
+    mr->bytes = reinterpret_cast<std::byte*>(addr);
+    if (from != nullptr) {
+        const std::uint64_t inside = from->offset % kPage;
+        void* const mapped = ::mmap(nullptr, inside + length, PROT_READ | PROT_WRITE, MAP_SHARED, from->file.get(),
+                                    static_cast<off_t>(from->offset - inside));
+        if (mapped == MAP_FAILED) return nullptr;
+        mr->mapped = mapped;
+        mr->mapped_bytes = inside + length;
+        mr->bytes = static_cast<std::byte*>(mapped) + inside;
+    }
     ibv_mr* const made = mr.get();
     registrations_[made] = std::move(mr);
     return made;
+}
+
+SoftVerbs::Registration::~Registration() {
+    if (mapped != nullptr) ::munmap(mapped, mapped_bytes);
+}
+
+bool isReadable(const ByteRange& range) {
+    // By the kernel, which faults for nobody: one byte of each page.
+    constexpr std::size_t kAtOnce = 512;
+    std::byte bytes[kAtOnce];
+    std::vector<iovec> pages;
+    for (std::uint64_t at = range.addr; at < range.end();) {
+        pages.clear();
+        for (; at < range.end() && pages.size() < kAtOnce; at = (at / kPage + 1) * kPage)
+            pages.push_back({reinterpret_cast<void*>(at), 1});
+        const iovec into{bytes, pages.size()};
+        if (::process_vm_readv(::getpid(), &into, 1, pages.data(), pages.size(), 0) !=
+            static_cast<ssize_t>(pages.size()))
+            return false;
+    }
+    return true;
 }
 
 int SoftVerbs::deregMr(ibv_mr* mr) {

@@ -235,8 +235,10 @@ int SoftVerbs::postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) 
             violate("postSend with more inline data than the queue pair takes");
             error = EINVAL;
         }
-        if (error != 0) return *first_bad = wr, execute(*pair), error;
         Work work;
+        work.is_inline = (wr->send_flags & IBV_SEND_INLINE) != 0;
+        if (error == 0 && work.is_inline) error = takeAlong(*wr, work.data);
+        if (error != 0) return *first_bad = wr, execute(*pair), error;
         work.id = wr->wr_id;
         work.opcode = wr->opcode;
         work.signaled = (wr->send_flags & IBV_SEND_SIGNALED) != 0;
@@ -247,6 +249,22 @@ int SoftVerbs::postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) 
         pair->occupied.push_back(wr->wr_id);
     }
     execute(*pair);
+    return 0;
+}
+
+/// The provider's library copies inline data into the work request by itself: from the addresses, whatever their keys
+/// stand for.
+int SoftVerbs::takeAlong(const ibv_send_wr& work, std::vector<std::byte>& data) {
+    for (int i = 0; i < work.num_sge; ++i) {
+        const ByteRange piece{work.sg_list[i].addr, work.sg_list[i].length};
+        if (work.opcode == IBV_WR_RDMA_READ || !isReadable(piece)) {
+            violate("inline data that the processor cannot read, or with a READ");
+            return EFAULT;
+        }
+        const auto* begin = reinterpret_cast<const std::byte*>(piece.addr);
+        data.insert(data.end(), begin, begin + piece.length);
+    }
+    ++inlined_;
     return 0;
 }
 
@@ -287,11 +305,14 @@ ibv_wc_status SoftVerbs::checkWay(const Pair& pair, const Pair& target) const {
 
 ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
     std::uint64_t length = 0;
+    std::vector<std::byte*> locals;
     for (const ibv_sge& piece : work.pieces) {
+        length += piece.length;
+        if (work.is_inline) continue;
         const Registration* mr = registration(piece.lkey, piece.addr, piece.length, pair.pd);
         if (mr == nullptr || (work.opcode == IBV_WR_RDMA_READ && (mr->access & IBV_ACCESS_LOCAL_WRITE) == 0))
             return IBV_WC_LOC_PROT_ERR;
-        length += piece.length;
+        locals.push_back(mr->at(piece.addr));
     }
     const auto at = std::find_if(pairs_.begin(), pairs_.end(),
                                  [&](const auto& entry) { return entry.second->qp_num == pair.remote; });
@@ -308,14 +329,19 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
     const Registration* mr = registration(work.rkey, work.remote, length, target.pd);
     if (mr == nullptr || mr->rkey != work.rkey || (mr->access & needed) == 0 || (target.access & needed) == 0)
         return IBV_WC_REM_ACCESS_ERR;
-    auto* remote = reinterpret_cast<std::byte*>(work.remote);
-    for (const ibv_sge& piece : work.pieces) {
-        auto* local = reinterpret_cast<std::byte*>(piece.addr);
+    std::byte* remote = mr->at(work.remote);
+    if (work.is_inline) {
+        std::copy(work.data.begin(), work.data.end(), remote);
+        return IBV_WC_SUCCESS;
+    }
+    for (std::size_t i = 0; i < work.pieces.size(); ++i) {
+        const std::size_t bytes = work.pieces[i].length;
+        // Both may be the same memory.
         if (work.opcode == IBV_WR_RDMA_READ)
-            std::memcpy(local, remote, piece.length);
+            std::memmove(locals[i], remote, bytes);
         else
-            std::memcpy(remote, local, piece.length);
-        remote += piece.length;
+            std::memmove(remote, locals[i], bytes);
+        remote += bytes;
     }
     return IBV_WC_SUCCESS;
 }

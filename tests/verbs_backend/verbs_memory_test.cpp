@@ -17,6 +17,7 @@ struct Registrar {
     explicit Registrar(std::vector<std::string> names, const Config& base = softConfig(""),
                        const std::function<void(SoftVerbs&)>& arrange = {})
         : soft(std::make_shared<SoftVerbs>(names)) {
+        soft->registerUnseen();
         if (arrange) arrange(*soft);
         node = std::make_unique<Node>(base, soft, "n");
     }
