@@ -2,9 +2,9 @@
 // and its owner does.
 
 #include <gmock/gmock.h>
-#include <stdlib.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <string>
