@@ -14,8 +14,8 @@
 
 namespace troupe::device {
 
-/// Measures on a GPU from which page size on copies win over the kernel, with memory of its own: 1.5 MiB there and 1
-/// MiB pinned. Bounded: what it has not measured when its time is up is the copies'. Never on a data loop.
+/// Measures on a GPU from which page size on copies win over the kernel, with memory of its own: 1.5 MiB there and
+/// 512 KiB pinned. Bounded: what it has not measured when its time is up is the copies'. Never on a data loop.
 class PackTrial {
   public:
     /// `budget`: of one way; `patience`: how long anything of it may take before it is given up.
@@ -26,7 +26,8 @@ class PackTrial {
 
     static Result<std::unique_ptr<PackTrial>> create(std::shared_ptr<Device> device,
                                                      std::shared_ptr<const PageMover> mover, const Options& options);
-    /// Waits for what was given up. That may take as long as whatever keeps the GPU busy.
+    /// Waits for what was given up, and as long as the driver does to give memory back: until the GPU has done all that
+    /// it was given.
     ~PackTrial();
     PackTrial(const PackTrial&) = delete;
     PackTrial& operator=(const PackTrial&) = delete;

@@ -109,11 +109,10 @@ PackBorders StagingPool::bordersOf(const std::shared_ptr<Device>& device,
         if (log_) log_->info("{}: what moves small pages faster is not known: {}", device->info().location, why);
     }
     const std::lock_guard lock(mutex_);
-    if (measured) return measured_[ordinal] = *measured;
-    // What it still does may last, and is waited for where the rings end.
     if (const auto found = devices_.find(ordinal); trial && found != devices_.end())
-        found->second.given_up = std::move(*trial);
-    return {};
+        found->second.trial = std::move(*trial);
+    if (!measured) return {};
+    return measured_[ordinal] = *measured;
 }
 
 void StagingPool::release(const std::string& transport, const Region& region) {

@@ -79,7 +79,9 @@ class StagingPool {
         std::set<std::pair<std::string, std::uint64_t>> users;  ///< Transport and region.
         std::vector<std::shared_ptr<Staging>> by_loop;
         std::shared_ptr<PagePacking> packing;
-        std::unique_ptr<PackTrial> given_up;  ///< May be under way as long as the rings live.
+        /// Until the rings end: giving memory back makes a driver wait for all that the GPU was given, of the
+        /// application, too, and what was given up may be under way.
+        std::unique_ptr<PackTrial> trial;
     };
     Status makeRings(const PlacedMemory& place, OfDevice& of_device) const;
     void choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing);
