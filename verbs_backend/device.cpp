@@ -164,10 +164,10 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
     const auto settings = DeviceSettings::parse(config);
     if (!settings) return settings.status();
     std::vector<std::string> listed;
-    const auto isWanted = [&](const std::string& name) {
-        listed.push_back(name);
-        const std::string why_not = settings->whyNot(name);
-        if (!why_not.empty()) log->debug("rdma: device {} is not used: {}", name, why_not);
+    const auto isWanted = [&](const std::string& found) {
+        listed.push_back(found);
+        const std::string why_not = settings->whyNot(found);
+        if (!why_not.empty()) log->debug("rdma: device {} is not used: {}", found, why_not);
         return why_not.empty();
     };
     std::vector<VerbsApi::Opened> opened;
@@ -175,9 +175,9 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
         return errnoStatus(Code::TransportMissing,
                            "no list of RDMA devices; is ib_uverbs loaded and /dev/infiniband there", error);
     std::string reasons;
-    const auto leaveOut = [&](const std::string& name, const Status& why) {
-        log->warn("rdma: device {} is not used: {}", name, why.message());
-        reasons += "; " + name + ": " + why.message();
+    const auto leaveOut = [&](const std::string& which, const Status& why) {
+        log->warn("rdma: device {} is not used: {}", which, why.message());
+        reasons += "; " + which + ": " + why.message();
     };
     std::vector<std::shared_ptr<Device>> devices;
     const DeviceOpener opener{api, config, *settings, exchange};
@@ -204,8 +204,8 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
                 leaveOut(entry.name + " port " + std::to_string(port), device.status());
         }
     }
-    const auto isListed = [&](const std::string& name) {
-        return std::find(listed.begin(), listed.end(), name) != listed.end();
+    const auto isListed = [&](const std::string& wanted) {
+        return std::find(listed.begin(), listed.end(), wanted) != listed.end();
     };
     for (const std::string& name : settings->named())
         if (!isListed(name)) leaveOut(name, Status(Code::NotFound, "rdma.devices names it, but there is none"));

@@ -61,7 +61,8 @@ class RdmaMemory : public testing::Test {
         BatchHolder batch(*a_, 1);
         expectCode(batch.submit({makeRequest(Opcode::Write, to_b_, memory.data(), peers_.address(), kBytes)}),
                    Code::AddressNotRegistered);
-        for (const BufferDesc& buffer : (*a_->getSegmentDescByID(kLocalSegmentID))->buffers)
+        const auto desc = a_->getSegmentDescByID(kLocalSegmentID);
+        for (const BufferDesc& buffer : (*desc)->buffers)
             EXPECT_NE(buffer.addr, memory.address()) << "peers are told of it";
     }
 
