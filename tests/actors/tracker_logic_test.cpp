@@ -345,6 +345,8 @@ TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
     tracker_.flush();
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
     EXPECT_EQ(task(id, 0).error.code(), Code::TransportMissing);
+    // Not that nothing reaches the peer: the others go on.
+    EXPECT_THAT(task(id, 0).error.message(), testing::HasSubstr("the Nic that lost it, which alone may send it again"));
     for (std::size_t i = 1; i < flights.size(); ++i) succeed(flights[i]);
     submitInto(id, {spec(900, 10)});
     const auto more = output_.takeFlights();
