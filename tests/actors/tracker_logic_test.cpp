@@ -323,6 +323,21 @@ TEST_F(Tracker, ARefusedMergedFlightIsTakenApartAndOnlyTheBadTaskFails) {
     EXPECT_EQ(batch(id).transferred_bytes, 200u);
 }
 
+TEST_F(Tracker, AMergedWriteWhosePathWasClosedIsNotSentAnewForItsBytesMayStillArrive) {
+    joinWorker(1, 0, nicInfo(1000, 1000, 1000));
+    usePeer({0, 1});
+    const BatchID id = submit({spec(0, 100), spec(100, 100), spec(200, 100)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 1u);
+    ASSERT_EQ(flights[0].task_count, 3u);
+    fail(flights[0], Status(Code::ConnectionLost, "segment 'peer' has new data ports"), false);
+    EXPECT_TRUE(output_.takeFlights().empty());
+    for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(task(id, i).s, TransferStatusEnum::FAILED);
+        EXPECT_EQ(task(id, i).error.code(), Code::ConnectionLost);
+    }
+}
+
 TEST_F(Tracker, ARefusedRangeHasThePeersDescriptorFetchedAnew) {
     submit({spec(0, 100)});
     fail(output_.takeFlights()[0], Status(Code::AddressNotRegistered, "not in the descriptor"), false);
