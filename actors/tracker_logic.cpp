@@ -86,8 +86,14 @@ void TrackerLogic::doomPeer(std::uint32_t peer, const Status& cause) {
 /// Work that no path can carry must not wait for one.
 bool TrackerLogic::doomUnlessSendable(const PeerState& peer, const Run& run) {
     if (peer.ladder.mayCarry(run)) return true;
-    const Status missing(Code::TransportMissing, "no installed transport reaches segment '" + peer.peer->name +
-                                                     "' any more; explainSegment says why");
+    const std::string segment = "segment '" + peer.peer->name + "'";
+    // Other transports may reach it all the same.
+    const Status missing(Code::TransportMissing,
+                         run.worker == Run::kAnyWorker
+                             ? "no installed transport reaches " + segment + " any more; explainSegment says why"
+                             : "part of a WRITE was lost, and the Nic that lost it, which alone may send it again, is "
+                               "not used for " +
+                                   segment + " any more");
     for (std::uint32_t i = run.next; i < run.end; ++i) giveUp(*run.batch, i, missing);
     return false;
 }

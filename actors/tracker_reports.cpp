@@ -16,10 +16,14 @@ constexpr std::uint16_t kMostMoves = 32;
 // What is declined is one attempt for explain, however many parts of it there were. No report has this number.
 constexpr std::uint64_t kDeclined = UINT64_MAX;
 
+/// What the owner says of a request because of where it lies.
+bool isOfItsRange(Code code) {
+    return code == Code::AddressNotRegistered || code == Code::AccessDenied || code == Code::InvalidArgument;
+}
+
 /// A part of the task was refused for where it lies: said of what the caller asked for, who knows no parts.
 Status refusalOfTask(const Task& task, const Status& cause) {
-    const Code code = cause.code();
-    if (code != Code::AddressNotRegistered && code != Code::AccessDenied && code != Code::InvalidArgument) return cause;
+    if (!isOfItsRange(cause.code())) return cause;
     const char* const what = task.opcode == Opcode::Read ? "read of " : "write to ";
     return cause.withContext(what + ByteRange{task.remote, task.length}.toString());
 }
@@ -131,8 +135,10 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
             cause = Status(cause.code(), cause.message() + usedUp(peers_[failed.peer]));
         }
         note(task, worker, failed, incident, cause);
-        // The owner refuses a merged request as a whole: taken apart, the good ones among them pass.
-        const bool take_apart = failed.quiesced && !failed.retryable && merged && !failed.declined;
+        // The owner refuses a merged request as a whole: taken apart, the good ones among them pass. Of a WRITE whose
+        // path was closed bytes may still be under way, and nothing that is sent anew would fence them.
+        const bool take_apart = failed.quiesced && !failed.retryable && merged && !failed.declined &&
+                                (failed.part.opcode == Opcode::Read || isOfItsRange(failed.cause.code()));
         if (barred != 0 || retry || take_apart) {
             Run run = Run::of(batch, i);
             run.offset = offset;

@@ -98,6 +98,7 @@ nlohmann::json toJson(const Row& row) {
             {"all_ended_ms", timesJson(row.times(&Round::ended))},
             {"recover_ms", timesJson(row.times(&Round::recovered))},
             {"open_ms", timesJson(row.times(&Round::opened))},
+            {"moved_ms", timesJson(row.times(&Round::moved))},
             {"completed", tally.completed},
             {"bytes", tally.bytes},
             {"failed", tally.failed},
@@ -112,23 +113,24 @@ nlohmann::json toJson(const Row& row) {
 std::string percent(double share) { return fmt::format("{:.0f} %", share * 100); }
 
 void print(const std::vector<Row>& rows, std::FILE* out) {
-    Table table({"scenario", "rounds", "detect", "all ended", "recover", "completed", "failed", "wrong", "hung",
-                 "quarantined", "lost", ""});
+    Table table({"scenario", "rounds", "detect", "all ended", "moved", "recover", "completed", "failed", "wrong",
+                 "hung", "quarantined", "lost", ""});
     for (const Row& row : rows) {
         if (!row.skipped.empty()) {
-            table.add({row.name, "0", "-", "-", "-", "-", "-", "-", "-", "-", "-", "skipped"});
+            table.add({row.name, "0", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "skipped"});
             continue;
         }
         const faults::Tally tally = row.tally();
         table.add({row.name, std::to_string(row.rounds.size()), timesText(row.times(&Round::detected)),
-                   timesText(row.times(&Round::ended)), timesText(row.times(&Round::recovered)),
-                   std::to_string(tally.completed), causesText(tally), std::to_string(tally.wrong),
-                   std::to_string(tally.hung), std::to_string(tally.quarantined), percent(row.median(&Round::lost)),
-                   row.broken().empty() ? "ok" : "BROKEN"});
+                   timesText(row.times(&Round::ended)), timesText(row.times(&Round::moved)),
+                   timesText(row.times(&Round::recovered)), std::to_string(tally.completed), causesText(tally),
+                   std::to_string(tally.wrong), std::to_string(tally.hung), std::to_string(tally.quarantined),
+                   percent(row.median(&Round::lost)), row.broken().empty() ? "ok" : "BROKEN"});
     }
     fmt::print(out,
                "{}\ndetect: from the fault to the first operation that failed; all ended: until all that was under way "
-               "had; recover:\nfrom the end of the fault to the first new operation that completed (Redis: until the "
+               "had; moved:\nby RDMA, from the loss of a path until the first of its bytes had arrived by another; "
+               "recover:\nfrom the end of the fault to the first new operation that completed (Redis: until the "
                "record is there). Medians,\nthe longest in brackets. lost: of the throughput while the fault lasted.\n",
                table.toString());
     for (const Row& row : rows) {
@@ -158,7 +160,14 @@ Result<std::vector<Scenario>> choose(const FaultsOptions& options) {
         if (!loaded) return loaded.status();
         known = std::move(*loaded);
     }
-    if (options.names == std::vector<std::string>{"all"}) return known;
+    if (options.names == std::vector<std::string>{"all"}) {
+        // What is about RDMA alone is not played by the others.
+        std::erase_if(known, [&](const Scenario& each) {
+            return !options.list && options.engine.transport != "rdma" &&
+                   std::find(each.needs.begin(), each.needs.end(), faults::Need::Rails) != each.needs.end();
+        });
+        return known;
+    }
     std::vector<Scenario> chosen;
     for (const std::string& name : options.names) {
         const auto found =

@@ -90,8 +90,9 @@ class EngineCore {
         std::shared_ptr<Transport> transport;
         int preference;
     };
-    // Registration asks every transport while another thread may install one: shared for registering, exclusive for
-    // installing and uninstalling, which wait for loops. So it is never asked for on a loop's turn.
+    // Registration asks every transport while another thread may install one: shared for registering and unregistering,
+    // exclusive for installing and uninstalling. All but registering wait for loops with it, so it is never asked for
+    // on a loop's turn.
     std::shared_mutex transports_mutex;
     // For those that only look, on any thread. Held for a moment, by who changes the list inside the other.
     mutable std::mutex transports_list_mutex;

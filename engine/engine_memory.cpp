@@ -115,10 +115,11 @@ struct Unregistered {
 
 Unregistered unregisterOne(EngineCore& core, std::uint64_t first) {
     if (const Status may = core.mayWait(); !may) return {may};
+    // From here on: a transport that is installed while the region is hidden would not know it when it is seen again.
+    const std::shared_lock lock(core.transports_mutex);
     const auto region = core.regions.beginRemoval(first);
     if (!region) return {region.status()};
     if (const Status idle = quiesce(core, {*region}); !idle) return {idle};
-    const std::shared_lock lock(core.transports_mutex);
     return {forget(core, *region), true};
 }
 
@@ -127,10 +128,10 @@ Unregistered unregisterOne(EngineCore& core, std::uint64_t first) {
 std::size_t unregisterTogether(EngineCore& core, std::span<const std::uint64_t> firsts) {
     if (!core.mayWait()) return 0;
     std::vector<Region> regions;
+    const std::shared_lock lock(core.transports_mutex);
     const Status refused = core.regions.beginRemoval(firsts, regions);
     if (!refused && regions.empty()) return 0;
     if (!quiesce(core, regions)) return 0;
-    const std::shared_lock lock(core.transports_mutex);
     std::size_t gone = 0;
     while (gone < regions.size() && forget(core, regions[gone])) ++gone;
     for (std::size_t i = gone; i < regions.size(); ++i) core.regions.cancelRemoval(regions[i].id);

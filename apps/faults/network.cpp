@@ -19,16 +19,26 @@ constexpr std::chrono::seconds kPatience{20};
 
 }  // namespace
 
-Status runProgram(const std::vector<std::string>& arguments) {
+Result<std::string> outputOf(const std::vector<std::string>& arguments) {
     std::string line;
     for (const std::string& argument : arguments) line += (line.empty() ? "" : " ") + argument;
     auto child = ChildProcess::start(arguments, {.stderr_path = "/dev/null", .environment = {}});
     if (!child) return child.status();
     child->closeInput();
+    auto output = child->readAll(kPatience);
+    if (!output) return output.status().withContext(line);
     const auto code = child->wait(kPatience);
     if (!code) return code.status().withContext(line);
     if (*code != 0) return {Code::Internal, fmt::format("`{}` ended with {}", line, *code)};
-    return Status::ok();
+    return output;
+}
+
+Status runProgram(const std::vector<std::string>& arguments) { return outputOf(arguments).status(); }
+
+Status noNetem(const std::string& percentage) {
+    return {Code::Unsupported, "`tc qdisc ... netem loss " + percentage +
+                                   "` failed: the kernel has no sch_netem (modprobe sch_netem), or that is no "
+                                   "percentage"};
 }
 
 Result<Network> Network::create() {
@@ -95,9 +105,7 @@ Status Network::setLink(bool up) { return runProgram({kIp, "link", "set", outer_
 Status Network::setLoss(const std::string& percentage) {
     if (!runProgram({kTc, "qdisc", "replace", "dev", outer_, "root", "netem", "loss", percentage}) ||
         !inside({kTc, "qdisc", "replace", "dev", inner_, "root", "netem", "loss", percentage}))
-        return {Code::Unsupported, "`tc qdisc ... netem loss " + percentage +
-                                       "` failed: the kernel has no sch_netem (modprobe sch_netem), or that is no "
-                                       "percentage"};
+        return noNetem(percentage);
     return Status::ok();
 }
 

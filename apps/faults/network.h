@@ -7,8 +7,12 @@
 
 namespace troupe::apps::faults {
 
-/// Runs a system's program to its end. Internal with what it said when it fails; NotFound.
+/// Runs a system's program to its end. Internal when it fails; NotFound.
 Status runProgram(const std::vector<std::string>& arguments);
+/// The same, with what it wrote to its standard output.
+Result<std::string> outputOf(const std::vector<std::string>& arguments);
+/// That `tc` refused to lose this share of the packets.
+Status noNetem(const std::string& percentage);
 
 /// A network namespace behind a veth pair, so that packets to the target can be dropped, refused, lost and delayed
 /// without touching anything else of this machine. Needs root, and the packages iproute2 and iptables. Gone with it.

@@ -34,6 +34,8 @@ constexpr std::array kActions = {
     ActionRule{"reset", "on or off"},
     ActionRule{"link", "down or up"},
     ActionRule{"loss", "a percentage"},
+    ActionRule{"rail", "down or up"},
+    ActionRule{"device", "delete"},
     ActionRule{"files", "few or many"},
     ActionRule{"initiator", "start or kill"},
     ActionRule{"peers", "a number of short-lived targets"},
@@ -110,9 +112,23 @@ std::vector<Scenario> makeBuiltin() {
     silent.deadline = std::chrono::seconds(10);
     addNetwork("paths-down", "the only link to the target is down for 5 s",
                {"run 300ms", "fault link down", "run 5s", "heal link up", "run 2s"});
+    addNetwork("light-loss", "one packet in a hundred is lost for 3 s",
+               {"run 300ms", "fault loss 1%", "run 3s", "heal loss 0%", "run 1s"})
+        .deadline = std::chrono::seconds(5);
     addNetwork("loss", "one packet in twenty is lost for 3 s",
                {"run 300ms", "fault loss 5%", "run 3s", "heal loss 0%", "run 1s"})
         .deadline = std::chrono::seconds(5);
+
+    const auto addRails = [&](std::string name, std::string about, std::vector<std::string> steps) {
+        Scenario& scenario = add(std::move(name), std::move(about), std::move(steps));
+        scenario.needs = {Need::Rails};
+        scenario.deadline = std::chrono::seconds(10);
+        scenario.survives = true;
+    };
+    addRails("rail-lost", "by RDMA, one of two links to the target is down for 1 s",
+             {"run 500ms", "fault rail down", "run 1s", "heal rail up", "run 500ms"});
+    addRails("device-deleted", "by RDMA, one of two devices is deleted while it is used",
+             {"run 500ms", "fault device delete", "run 1s", "heal start", "run 500ms"});
 
     const auto addRedis = [&](std::string name, std::string about, std::vector<std::string> steps) {
         Scenario& scenario = add(std::move(name), std::move(about), std::move(steps));
@@ -162,9 +178,12 @@ Result<Scenario> readScenario(const nlohmann::json& object) {
         if (!taken) return taken;
     if (scenario.name.empty()) return {Code::InvalidArgument, "a scenario without a \"name\""};
     for (const std::string& need : needs) {
-        if (need != "network" && need != "redis")
-            return {Code::InvalidArgument, "\"needs\" has \"" + need + "\"; there are \"network\" and \"redis\""};
-        scenario.needs.push_back(need == "network" ? Need::Network : Need::Redis);
+        static constexpr std::array kNeeds = {Need::Network, Need::Rails, Need::Redis};
+        const auto known = std::find_if(kNeeds.begin(), kNeeds.end(), [&](Need each) { return need == nameOf(each); });
+        if (known == kNeeds.end())
+            return {Code::InvalidArgument,
+                    "\"needs\" has \"" + need + "\"; there are \"network\", \"rails\" and \"redis\""};
+        scenario.needs.push_back(*known);
     }
     if (!deadline.empty()) {
         const auto time = parseTime(deadline);
@@ -181,6 +200,15 @@ Result<Scenario> readScenario(const nlohmann::json& object) {
 }
 
 }  // namespace
+
+const char* nameOf(Need need) {
+    switch (need) {
+        case Need::Network: return "network";
+        case Need::Rails: return "rails";
+        case Need::Redis: return "redis";
+    }
+    return "unknown";
+}
 
 Result<Step> parseStep(const std::string& line) {
     std::istringstream words(line);

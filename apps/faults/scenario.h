@@ -23,7 +23,13 @@ struct Step {
 };
 
 /// What a scenario needs beside this program.
-enum class Need { Network, Redis };
+enum class Need {
+    Network,  ///< Links to the target that can be broken: a network namespace; by RDMA, the rails.
+    Rails,    ///< Two of them, of RDMA devices (rails.h).
+    Redis,
+};
+/// "network" and so on.
+const char* nameOf(Need need);
 
 /// What is done to whom, and what is expected of the engine.
 struct Scenario {
@@ -42,9 +48,9 @@ Result<Step> parseStep(const std::string& line);
 
 const std::vector<Scenario>& builtinScenarios();
 
-/// A JSON array of objects {"name", "about", "needs": ["network", "redis"], "settings": ["key=value"], "deadline":
-/// "1s", "survives": false, "bystanders": 0, "steps": ["run 500ms", ...]}; all but name and steps may be left out.
-/// NotFound; InvalidArgument names the scenario and what is wrong with it.
+/// A JSON array of objects {"name", "about", "needs": ["network", "rails", "redis"], "settings": ["key=value"],
+/// "deadline": "1s", "survives": false, "bystanders": 0, "steps": ["run 500ms", ...]}; all but name and steps may be
+/// left out. NotFound; InvalidArgument names the scenario and what is wrong with it.
 Result<std::vector<Scenario>> loadScenarios(const std::string& path);
 
 }  // namespace troupe::apps::faults

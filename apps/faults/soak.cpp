@@ -21,8 +21,6 @@ constexpr std::uint64_t kMemorySlack = 32u << 20;
 /// Connections of a target to peers that died a moment ago.
 constexpr std::uint64_t kTargetDescriptorSlack = 8;
 
-std::string needName(Need need) { return need == Need::Network ? "network" : "redis"; }
-
 bool cannotRun(const Status& status) {
     return status.code() == Code::AccessDenied || status.code() == Code::NotFound || status.code() == Code::Unsupported;
 }
@@ -91,7 +89,7 @@ Scenario Soak::sceneOf(Kind kind) const {
 
 Status Soak::play(Kind kind, TimePoint until) {
     const Scenario scene = sceneOf(kind);
-    const std::string need = scene.needs.empty() ? "" : needName(scene.needs.front());
+    const std::string need = scene.needs.empty() ? "" : nameOf(scene.needs.front());
     if (report_.left_out.contains(need)) return Status::ok();
     Stage::Options options = options_.stage;
     options.traffic.seed = random_.next();

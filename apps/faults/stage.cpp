@@ -1,32 +1,22 @@
 #include "apps/faults/stage.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <future>
 #include <iterator>
 #include <thread>
 #include <utility>
-
-#include "apps/faults/injection.h"
-#include "apps/support/transfer.h"
 
 namespace troupe::apps::faults {
 
 namespace {
 
-constexpr std::chrono::seconds kStartBound{20};
 /// To be well again after the last heal.
 constexpr std::chrono::seconds kRecoveryBound{20};
 constexpr std::chrono::hours kLongestRun{24};
-/// To hear that a stopped target cannot be opened: twice the default of open_timeout.
-constexpr std::chrono::seconds kOpenBound{10};
 constexpr std::chrono::microseconds kPumpWait{500};
 constexpr std::chrono::milliseconds kLookEvery{20};
-constexpr std::chrono::milliseconds kUnregisterEvery{20};
 /// Before the first fault: until operations complete on every way.
 constexpr std::chrono::seconds kWarmBound{60};
 /// An engine keeps a connection of a peer that died for a moment.
@@ -109,21 +99,39 @@ std::optional<Duration> Stage::recovery() const {
 
 // --- the scene -------------------------------------------------------------------------------------------------------
 
-Status Stage::open() {
+Status Stage::meetNeeds() {
+    const bool by_rdma = options_.engine.transport == "rdma";
+    Status no_rails;
+    if (by_rdma) {
+        auto rails = Rails::find();
+        no_rails = rails.status();
+        if (rails) rails_.emplace(std::move(*rails));
+    }
     for (const Need need : scenario_.needs) {
-        if (need == Need::Network) {
-            auto network = Network::create();
-            if (!network) return network.status();
-            network_.emplace(std::move(*network));
-        } else {
+        if (need == Need::Redis) {
             auto redis = RedisProcess::start();
             if (!redis) return redis.status();
             redis_ = std::move(*redis);
+        } else if (by_rdma) {
+            if (!no_rails) return no_rails;
+            if (need == Need::Rails && rails_->count() < 2) return {Code::Unsupported, "there is one rail only"};
+        } else if (need == Need::Rails) {
+            return {Code::Unsupported, "it is about RDMA: --transport rdma"};
+        } else {
+            auto network = Network::create();
+            if (!network) return network.status();
+            network_.emplace(std::move(*network));
         }
     }
+    return Status::ok();
+}
+
+Status Stage::open() {
+    if (const Status met = meetNeeds(); !met) return met;
     EngineArguments arguments = options_.engine;
-    arguments.common.settings.insert(arguments.common.settings.begin(), scenario_.settings.begin(),
-                                     scenario_.settings.end());
+    std::vector<std::string>& settings = arguments.common.settings;
+    settings.insert(settings.begin(), scenario_.settings.begin(), scenario_.settings.end());
+    if (rails_) settings.insert(settings.begin(), rails_->settingHere());
     if (redis_) arguments.metadata = redis_->uri();
     if (network_) arguments.host = network_->hereAddress();
     auto session = Session::start(completed(arguments));
@@ -146,12 +154,18 @@ Status Stage::open() {
     return *warm ? Status::ok() : Status(Code::Timeout, "nothing completed, and nothing was broken yet");
 }
 
-Status Stage::addPeer(unsigned number) {
+/// Of every target, whoever it is for.
+Target::Options Stage::targetOptions() const {
     Target::Options target;
     target.transport = options_.engine.transport;
-    target.settings = scenario_.settings;
-    target.settings.insert(target.settings.end(), options_.engine.common.settings.begin(),
-                           options_.engine.common.settings.end());
+    if (rails_) target.settings.push_back(rails_->settingThere());
+    return target;
+}
+
+Status Stage::addPeer(unsigned number) {
+    Target::Options target = targetOptions();
+    for (const auto* settings : {&scenario_.settings, &options_.engine.common.settings})
+        target.settings.insert(target.settings.end(), settings->begin(), settings->end());
     if (redis_) {
         target.metadata = redis_->uri();
         target.name = fmt::format("target-{}", number);
@@ -169,6 +183,7 @@ Status Stage::addPeer(unsigned number) {
     traffic.seed += number;
     const std::uint64_t bytes = Traffic::localBytes(traffic);
     peer.traffic = std::make_unique<Traffic>(session_->engine(), memory_.subspan(number * bytes, bytes), traffic);
+    if (rails_) peer.traffic->lookForMoves();
     const auto segment = session_->engine().openSegment(peer.target->segment());
     if (!segment) return segment.status();
     peer.segment = *segment;
@@ -277,6 +292,7 @@ void Stage::finish() {
     if (fault_at_ && healed_at_) {
         if (victim.firstFailure()) round_.detected = *victim.firstFailure() - *fault_at_;
         if (victim.allEnded()) round_.ended = *victim.allEnded() - *fault_at_;
+        round_.moved = victim.firstMove();
         if (!redis_ && victim.firstSuccess()) round_.recovered = *victim.firstSuccess() - *healed_at_;
         const Duration before = *fault_at_ - began_;
         const Duration during = *healed_at_ - *fault_at_;
@@ -298,183 +314,6 @@ void Stage::finish() {
             fmt::format("{} operations had not ended {} ms after their deadline", tally.hung, kDrainBound.count());
     if (scenario_.survives && tally.failures() > 0 && round_.broken.empty())
         round_.broken = fmt::format("{} operations failed", tally.failures());
-}
-
-// --- actions ---------------------------------------------------------------------------------------------------------
-
-Status Stage::act(const Step& step) {
-    Target& target = *peers_.front().target;
-    const std::string& what = step.argument;
-    const auto needs = [&](bool there, const char* what_is_needed) {
-        return there ? Status::ok()
-                     : Status(Code::InvalidArgument,
-                              fmt::format("the scenario does not say that it needs {}", what_is_needed));
-    };
-    const auto refuse = [&] { return Status(Code::InvalidArgument, "not known"); };
-    if (step.action == "kill") {
-        target.kill();
-        return Status::ok();
-    }
-    if (step.action == "start") return startTarget();
-    if (step.action == "initiator") return actOnInitiator(what);
-    if (step.action == "storm") return setStorm(what);
-    if (step.action == "open") return what == "stopped" ? openStopped() : refuse();
-    if (step.action == "inject") {
-        const auto injector = session_->engine().faults();
-        return injector ? inject(**injector, what) : injector.status();
-    }
-    if (step.action == "redis") {
-        const Status has_redis = needs(redis_ != nullptr, "\"redis\"");
-        return has_redis ? actOnRedis(what) : has_redis;
-    }
-    if (step.action == "peers") {
-        unsigned count = 0;
-        const auto [end, error] = std::from_chars(what.data(), what.data() + what.size(), count);
-        if (error != std::errc() || end != what.data() + what.size()) return refuse();
-        return useShortLivedPeers(count);
-    }
-    if (step.action == "stop" || step.action == "continue" || step.action == "files") {
-        if (!target.runs()) return {Code::InvalidArgument, "the target does not run"};
-        if (step.action == "files")
-            return what == "few" || what == "many" ? target.setFewFiles(what == "few") : refuse();
-        step.action == "stop" ? target.stop() : target.proceed();
-        return Status::ok();
-    }
-    if (const Status has_network = needs(network_.has_value(), "\"network\""); !has_network) return has_network;
-    const bool on_or_off = what == "on" || what == "off";
-    if (step.action == "drop" && on_or_off) return network_->setDrop(what == "on");
-    if (step.action == "reset" && on_or_off) return network_->setReset(what == "on");
-    if (step.action == "link" && (what == "up" || what == "down")) return network_->setLink(what == "up");
-    if (step.action == "loss") return network_->setLoss(what);
-    return refuse();
-}
-
-/// Starts the target if it does not run, and aims at its memory; also at that of a target that another process wrote.
-Status Stage::startTarget() {
-    Peer& victim = peers_.front();
-    if (!victim.target->runs()) {
-        // What it serves before it is aimed at anew comes from its new memory.
-        victim.traffic->forget();
-        if (const Status launched = victim.target->launch(); !launched) return launched;
-        if (const Status up = waitUp(*victim.target); !up) return up;
-        if (const Status aimed = aim(victim); !aimed) return aimed;
-    }
-    for (Peer& peer : peers_) {
-        if (!std::exchange(peer.rests, false)) continue;
-        if (const Status aimed = aim(peer); !aimed) return aimed;
-    }
-    return Status::ok();
-}
-
-Status Stage::actOnInitiator(const std::string& what) {
-    if (what == "start") {
-        if (peers_.size() < 2) return {Code::InvalidArgument, "it works on a bystander, and the scenario has none"};
-        // It writes all the memory of the last target, so that nobody else may.
-        Peer& peer = peers_.back();
-        peer.rests = true;
-        const auto idle = pumpUntil([&] { return !peer.traffic->oldest(); }, kStartBound);
-        if (!idle) return idle.status();
-        auto child =
-            ChildProcess::start({ownProgramPath(), "verify", peer.target->segment(), "--transport",
-                                 options_.engine.transport, "--metadata", redis_ ? redis_->uri() : std::string("p2p")},
-                                {.stderr_path = "/dev/null", .environment = {}});
-        if (!child) return child.status();
-        initiator_.emplace(std::move(*child));
-        return Status::ok();
-    }
-    if (what != "kill" || !initiator_) return {Code::InvalidArgument, "it is start, and then kill"};
-    initiator_->signal(SIGKILL);
-    const auto ended = initiator_->wait(kStartBound);
-    initiator_.reset();
-    if (!ended) return ended.status();
-    return *ended == 128 + SIGKILL ? Status::ok()
-                                   : Status(Code::Internal, fmt::format("it had ended by itself, with {}", *ended));
-}
-
-Status Stage::useShortLivedPeers(unsigned count) {
-    TransferEngine& engine = session_->engine();
-    const auto scratch = session_->addMemory(options_.traffic.block, false, false);
-    if (!scratch) return scratch.status();
-    for (unsigned i = 0; i < count; ++i) {
-        Target::Options options;
-        options.size = options_.traffic.block;
-        options.transport = options_.engine.transport;
-        Target target(options);
-        if (const Status launched = target.launch(); !launched) return launched;
-        if (const Status up = waitUp(target); !up) return up;
-        const auto segment = engine.openSegment(target.segment());
-        if (!segment) return segment.status().withContext("open");
-        TransferRequest request;
-        request.opcode = TransferRequest::WRITE;
-        request.source = scratch->data();
-        request.target_id = *segment;
-        request.target_offset = target.memory().addr;
-        request.length = options_.traffic.block;
-        if (const Status done = transferAll(engine, {request}); !done) return done.withContext("its only write");
-        target.kill();
-        if (const Status closed = engine.closeSegment(*segment); !closed) return closed;
-    }
-    return engine.unregisterLocalMemory(scratch->data());
-}
-
-/// It fails, in time; meanwhile the traffic goes on.
-Status Stage::openStopped() {
-    Target::Options options;
-    options.size = options_.traffic.block;
-    options.transport = options_.engine.transport;
-    Target target(options);
-    if (const Status launched = target.launch(); !launched) return launched;
-    if (const Status up = waitUp(target); !up) return up;
-    target.stopWholly();
-    const TimePoint began = Clock::now();
-    auto opening = std::async(std::launch::async, [&] {
-        const auto segment = session_->engine().openSegment(target.segment());
-        return std::make_pair(segment.status(), Clock::now());
-    });
-    const auto done =
-        pumpUntil([&] { return opening.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }, kOpenBound);
-    // What stands still for ever would keep this from its end as well: with the target gone it does not.
-    if (!done || !*done) target.kill();
-    const auto [opened, when] = opening.get();
-    if (!done) return done.status();
-    if (!*done) round_.broken = fmt::format("the open of a stopped target took longer than {} s", kOpenBound.count());
-    if (opened) round_.broken = "a stopped target was opened";
-    round_.opened = when - began;
-    return Status::ok();
-}
-
-Status Stage::setStorm(const std::string& what) {
-    if (what != "deadline" && what != "cancel" && what != "unregister" && what != "off")
-        return {Code::InvalidArgument, "it is deadline, cancel, unregister or off"};
-    unregisters_ = what == "unregister";
-    peers_.front().traffic->setStorm(what == "deadline" ? Traffic::Storm::Deadlines
-                                     : what == "cancel" ? Traffic::Storm::Cancels
-                                                        : Traffic::Storm::None);
-    return Status::ok();
-}
-
-Status Stage::registerAnew() {
-    next_unregister_ = Clock::now() + kUnregisterEvery;
-    TransferEngine& engine = session_->engine();
-    // Once it returned nothing touches the memory; then it may be registered again.
-    if (const Status done = engine.unregisterLocalMemory(memory_.data()); !done) return done.withContext("unregister");
-    return engine.registerLocalMemory(memory_.data(), memory_.size(), "*", false);
-}
-
-Status Stage::actOnRedis(const std::string& what) {
-    if (what == "kill") {
-        redis_->kill();
-        return Status::ok();
-    }
-    if (what == "start") return redis_->launch();
-    if (what == "stop" || what == "continue") {
-        what == "stop" ? redis_->stop() : redis_->proceed();
-        return Status::ok();
-    }
-    if (what == "forget") return redis_->forget();
-    if (what == "readonly" || what == "writable") return redis_->setReadOnly(what == "readonly");
-    if (what == "slow") return redis_->sleepFor(2);
-    return {Code::InvalidArgument, "it is kill, start, stop, continue, forget, readonly, writable or slow"};
 }
 
 }  // namespace troupe::apps::faults

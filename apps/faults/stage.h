@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/faults/network.h"
+#include "apps/faults/rails.h"
 #include "apps/faults/redis_process.h"
 #include "apps/faults/scenario.h"
 #include "apps/faults/target.h"
@@ -21,6 +22,7 @@ struct Round {
     std::optional<Duration> detected;   ///< From the fault to the first operation that failed.
     std::optional<Duration> ended;      ///< From the fault until all that was under way at it had ended.
     std::optional<Duration> opened;     ///< How long the open of a stopped target took to fail.
+    std::optional<Duration> moved;      ///< Traffic::firstMove. By RDMA with rails only.
     std::optional<Duration> recovered;  ///< From the end of the fault to the first operation begun after it, completed.
     double lost = 0;                    ///< Of the throughput, while the fault lasted: 0..1.
     double bystanders_lost = 0;         ///< Of that to the other targets; below 0: they had more.
@@ -62,6 +64,8 @@ class Stage {
     const Target* bystander() const { return peers_.size() > 1 ? peers_.back().target.get() : nullptr; }
 
   private:
+    static constexpr std::chrono::seconds kStartBound{20};  ///< For a process that is started.
+
     /// Something traffic runs to.
     struct Peer {
         std::unique_ptr<Target> target;
@@ -70,6 +74,8 @@ class Stage {
         bool rests = false;
     };
 
+    Status meetNeeds();
+    Target::Options targetOptions() const;
     Status addPeer(unsigned number);
     Status aim(Peer& peer);
     Status pump(TimePoint until);
@@ -78,6 +84,8 @@ class Stage {
     Status waitUp(Target& target);
     Status carryOut(const Step& step);
     Status act(const Step& step);
+    Status actOnLinks(const Step& step);
+    Status setRail(bool up);
     Status startTarget();
     Status actOnInitiator(const std::string& what);
     Status useShortLivedPeers(unsigned count);
@@ -94,6 +102,7 @@ class Stage {
     const Options& options_;
     const std::function<bool()> tick_;
     std::optional<Network> network_;
+    std::optional<Rails> rails_;  ///< By RDMA, where there are some.
     std::unique_ptr<RedisProcess> redis_;
     std::unique_ptr<Session> session_;
     std::span<std::byte> memory_;

@@ -76,7 +76,13 @@ void Traffic::forget() {
 
 void Traffic::markFault(TimePoint now) {
     fault_at_ = now;
+    first_move_.reset();
     first_failure_.reset();
+    all_ended_.reset();
+}
+
+void Traffic::delayFault(TimePoint now) {
+    fault_at_ = now;
     all_ended_.reset();
 }
 
@@ -161,6 +167,7 @@ bool Traffic::take(Operation& operation, TimePoint now) {
         }
         return false;
     }
+    if (looks_for_moves_ && fault_at_ != kForever) noteMove(operation);
     if (const Status freed = engine_.freeBatchID(operation.batch); !freed)
         wrong("an ended batch cannot be freed: " + freed.toString());
     operation.block->busy = false;
@@ -220,6 +227,18 @@ void Traffic::check(const Operation& operation) {
                     "left only what {} say",
                     formatBytes(options_.block), operation.block->offset, index,
                     static_cast<unsigned>(operation.buffer[index]), counted(operation.block->seeds.size(), "stream")));
+}
+
+void Traffic::noteMove(const Operation& operation) {
+    const auto way = engine_.explain(operation.batch, 0);
+    if (!way) return;
+    std::vector<std::string> lost;
+    for (const RouteExplanation::Attempt& attempt : way->attempts) {
+        if (!attempt.cause.isOk())
+            lost.push_back(attempt.nic);
+        else if (!lost.empty() && std::find(lost.begin(), lost.end(), attempt.nic) == lost.end())
+            first_move_ = std::min(first_move_.value_or(attempt.pause), attempt.pause);
+    }
 }
 
 void Traffic::wakeResting(TimePoint now) {

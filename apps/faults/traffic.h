@@ -71,15 +71,23 @@ class Traffic {
     /// Something to wait for between two steps; nothing when all is refused.
     std::optional<BatchID> oldest() const;
     void setStorm(Storm storm) { storm_ = storm; }
+    /// Asks the engine of each operation that ends after a fault which way it went, for firstMove().
+    void lookForMoves() { looks_for_moves_ = true; }
 
     /// Something breaks now; something is mended now.
     void markFault(TimePoint now);
     void markHealed(TimePoint now);
+    /// What broke did so only now: allEnded() is of what is under way at this moment.
+    void delayFault(TimePoint now);
     /// When the first operation failed after the fault, and when all that was under way at it had ended.
     std::optional<TimePoint> firstFailure() const { return first_failure_; }
     std::optional<TimePoint> allEnded() const { return all_ended_; }
     /// When the first operation completed that was begun after all was mended.
     std::optional<TimePoint> firstSuccess() const { return first_success_; }
+
+    /// The shortest time from the moment in which the bytes of an operation came back from a Nic until the first of
+    /// them had arrived by another.
+    std::optional<Duration> firstMove() const { return first_move_; }
 
     const Tally& tally() const { return tally_; }
 
@@ -111,6 +119,7 @@ class Traffic {
     void onCompleted(const Operation& operation, TimePoint now);
     void onFailed(const Operation& operation, const TransferStatus& status, TimePoint now);
     void check(const Operation& operation);
+    void noteMove(const Operation& operation);
     void wakeResting(TimePoint now);
     void wrong(std::string what);
 
@@ -135,6 +144,8 @@ class Traffic {
     std::optional<TimePoint> first_failure_;
     std::optional<TimePoint> all_ended_;
     std::optional<TimePoint> first_success_;
+    bool looks_for_moves_ = false;
+    std::optional<Duration> first_move_;
 };
 
 }  // namespace troupe::apps::faults

@@ -110,6 +110,21 @@ TEST_F(Tracker, ARefusedMergedFlightIsTakenApartAndOnlyTheBadTaskFails) {
     EXPECT_EQ(batch(id).transferred_bytes, 200u);
 }
 
+TEST_F(Tracker, AMergedWriteWhosePathWasClosedIsNotSentAnewForItsBytesMayStillArrive) {
+    joinWorker(1, 0, nicInfo(1000, 1000, 1000));
+    usePeer({0, 1});
+    const BatchID id = submit({spec(0, 100), spec(100, 100), spec(200, 100)});
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 1u);
+    ASSERT_EQ(flights[0].task_count, 3u);
+    fail(flights[0], Status(Code::ConnectionLost, "segment 'peer' has new data ports"), false);
+    EXPECT_TRUE(output_.takeFlights().empty());
+    for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(task(id, i).s, TransferStatusEnum::FAILED);
+        EXPECT_EQ(task(id, i).error.code(), Code::ConnectionLost);
+    }
+}
+
 TEST_F(Tracker, ARefusedRangeHasThePeersDescriptorFetchedAnew) {
     submit({spec(0, 100)});
     fail(output_.takeFlights()[0], Status(Code::AddressNotRegistered, "not in the descriptor"), false);
@@ -132,6 +147,8 @@ TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
     tracker_.flush();
     EXPECT_EQ(task(id, 0).s, TransferStatusEnum::FAILED);
     EXPECT_EQ(task(id, 0).error.code(), Code::TransportMissing);
+    // Not that nothing reaches the peer: the others go on.
+    EXPECT_THAT(task(id, 0).error.message(), testing::HasSubstr("the Nic that lost it, which alone may send it again"));
     for (std::size_t i = 1; i < flights.size(); ++i) succeed(flights[i]);
     submitInto(id, {spec(900, 10)});
     const auto more = output_.takeFlights();

@@ -47,9 +47,10 @@ TEST(FaultStep, SaysWhatIsWrongWithALine) {
 
 TEST(FaultScenarios, TheBuiltInOnesAreTheTestsAndEachHasAFaultAndAnEnd) {
     std::string names;
+    std::string names_of_rdma;
     for (const Scenario& scenario : builtinScenarios()) {
-        if (!names.empty()) names += ' ';
-        names += scenario.name;
+        std::string& list = scenario.needs == std::vector<Need>{Need::Rails} ? names_of_rdma : names;
+        list += (list.empty() ? "" : " ") + scenario.name;
         const auto has = [&](Step::Kind kind) {
             return std::any_of(scenario.steps.begin(), scenario.steps.end(),
                                [kind](const Step& step) { return step.kind == kind; });
@@ -58,6 +59,7 @@ TEST(FaultScenarios, TheBuiltInOnesAreTheTestsAndEachHasAFaultAndAnEnd) {
         EXPECT_FALSE(scenario.about.empty()) << scenario.name;
     }
     EXPECT_EQ(names, TROUPE_SCENARIOS);
+    EXPECT_EQ(names_of_rdma, TROUPE_SCENARIOS_OF_RDMA);
 }
 
 class ScenarioFile : public testing::Test {
@@ -73,14 +75,15 @@ class ScenarioFile : public testing::Test {
 };
 
 TEST_F(ScenarioFile, IsReadWithAllItsKeys) {
-    const auto all = load(R"([{"name": "a", "about": "b", "needs": ["network", "redis"], "settings": ["tcp.lanes=2"],
+    const auto all =
+        load(R"([{"name": "a", "about": "b", "needs": ["network", "redis", "rails"], "settings": ["tcp.lanes=2"],
         "deadline": "3s", "survives": true, "bystanders": 2, "steps": ["run 1ms", "fault loss 5%"]}])");
     ASSERT_TRUE(all) << all.status().toString();
     ASSERT_EQ(all->size(), 1u);
     const Scenario& only = all->front();
     EXPECT_EQ(only.name, "a");
     EXPECT_EQ(only.about, "b");
-    EXPECT_EQ(only.needs, (std::vector<Need>{Need::Network, Need::Redis}));
+    EXPECT_EQ(only.needs, (std::vector<Need>{Need::Network, Need::Redis, Need::Rails}));
     EXPECT_EQ(only.settings, std::vector<std::string>{"tcp.lanes=2"});
     EXPECT_EQ(only.deadline, std::chrono::seconds(3));
     EXPECT_TRUE(only.survives);
@@ -99,7 +102,7 @@ TEST_F(ScenarioFile, OneThatIsWrongSaysWhichScenarioAndWhy) {
              {R"({"name": "x", "steps": "run 1ms"})", "\"steps\" is"},
              {R"({"name": "x", "steps": ["run 1ms"], "survive": true})", "no key \"survive\""},
              {R"({"name": "x", "steps": ["run 1ms"], "bystanders": "many"})", "\"bystanders\" is"},
-             {R"({"name": "x", "steps": ["run 1ms"], "needs": ["gpu"]})", "\"gpu\""},
+             {R"({"name": "x", "steps": ["run 1ms"], "needs": ["gpu"]})", "\"gpu\"; there are"},
              {R"({"name": "x", "steps": ["run 1ms"], "deadline": "soon"})", "\"deadline\""}}) {
         const auto all = load(fmt::format("[{}, {}]", good, bad));
         ASSERT_FALSE(all) << bad;

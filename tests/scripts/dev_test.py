@@ -167,6 +167,43 @@ class Words(unittest.TestCase):
         self.assertNotEqual(self.machine.dev("build"), [])
         self.assertTrue((self.machine.tree / "build/release").exists(), self.machine.said)
 
+    def built(self, name):
+        """A program that was built before, and says what it is asked."""
+        program = self.machine.tree / "build/release/bin" / name
+        program.parent.mkdir(parents=True)
+        program.write_text(f'#!/bin/sh\necho "{name} is asked $*"\n')
+        program.chmod(0o755)
+
+    def test_what_only_asks_boots_no_vm(self):
+        self.built("troupe_bench")
+        (self.machine.tree / "tests/rdma_vm/vm.py").write_text("print('booted')")
+        for words in (("--rdma", "--help"), ("--rdma", "--list"), ("--list", "--rdma"), ("--help",)):
+            self.assertEqual(self.machine.dev("bench", *words), [], self.machine.said)
+            self.assertEqual(self.machine.code, 0, self.machine.said)
+            self.assertEqual(self.machine.said.strip(), "troupe_bench is asked " + " ".join(words))
+
+    def test_where_the_figures_of_the_vm_go_is_looked_at_before_the_boot(self):
+        self.assertIn("--out needs a file", self.refused("bench", "--rdma", "--out"))
+        self.assertIn("--keep needs a file", self.refused("bench", "--rdma", "--keep="))
+        self.assertIn("there is no such folder", self.refused("bench", "--rdma", "--out", "no/such/file.json"))
+        self.assertIn("is a folder", self.refused("bench", "--rdma", "--out", "scripts"))
+
+    def test_the_figures_of_the_vm_go_where_they_are_wanted(self):
+        for name in ("cmake", "setarch"):
+            (self.machine.root / "bin" / name).write_text("#!/bin/sh\nexit 0\n")
+        (self.machine.tree / "tests/rdma_vm/vm.py").write_text("""
+import pathlib, sys
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+out.mkdir(parents=True)
+(out / "bench.json").write_text(" ".join(sys.argv[sys.argv.index("bash") + 4:]))
+""")
+        for words, file, passed in (((), "build/bench.json", "build/bench.json --rdma"),
+                                    (("--out", "mine.json", "rdma.read"), "mine.json", "mine.json --rdma rdma.read"),
+                                    (("--out=mine.json", "--keep", "old.json"), "mine.json", "old.json --rdma")):
+            self.machine.dev("bench", "--rdma", *words)
+            self.assertEqual(self.machine.code, 0, self.machine.said)
+            self.assertEqual((self.machine.tree / file).read_text(), passed)
+
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_a_tree_that_cannot_be_written_is_said(self):
         self.machine.tree.chmod(0o555)

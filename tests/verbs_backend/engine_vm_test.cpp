@@ -1,6 +1,8 @@
 // Whole engines over Soft-RoCE, in this process and in others. Runs in the VM.
 
 #include <cstring>
+#include <optional>
+#include <thread>
 
 #include "tests/verbs_backend/vm_engines.h"
 
@@ -156,6 +158,48 @@ TEST(VerbsVmEngine, ARegionRegisteredAfterTheSegmentWasOpenedIsUsable) {
     ASSERT_TRUE(b->registerLocalMemory(second.data(), second.size()));
     ASSERT_TRUE(a->syncSegmentCache());
     expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, *segment, local.data(), second.address(), 64)}), 64);
+}
+
+TEST(VerbsVmEngine, ARegionThatRdmaWasInstalledBesideWhileItsUnregisterFailedIsServed) {
+    EngineSetup with_tcp = rdmaSetup("rxe_0b");
+    with_tcp.tcp = true;
+    // Emulated, opening the devices takes a part of it.
+    with_tcp.config.unregister_timeout = 3s;
+    with_tcp.config.keepalive_timeout = 60s;
+    Buffer local(65536);
+    Buffer remote(65536);
+    Buffer other(65536);
+    remote.fillPattern(8);
+    const auto b = startEngine(with_tcp);
+    const auto c = startEngine(with_tcp);
+    ASSERT_TRUE(b->registerLocalMemory(remote.data(), remote.size()));
+    ASSERT_TRUE(c->registerLocalMemory(other.data(), other.size()));
+    const auto third = b->openSegment(c->localSegmentName());
+    ASSERT_TRUE(third) << third.status().toString();
+    const auto request = makeRequest(Opcode::Write, *third, remote.data(), other.address(), other.size());
+    expectCompleted(runBatch(*b, {request}), other.size());
+    {
+        // So that the region is in use until its unregister gives up.
+        std::optional<Netem> slow(std::in_place, "lo", "delay 2500ms");
+        BatchHolder batch(*b, 1);
+        ASSERT_TRUE(batch.submit({request}));
+        Status refused;
+        std::thread unregistering([&] { refused = b->unregisterLocalMemory(remote.data()); });
+        std::this_thread::sleep_for(100ms);
+        const auto installed = b->installTransport("rdma");
+        EXPECT_TRUE(installed) << installed.status().toString();
+        unregistering.join();
+        EXPECT_EQ(refused.code(), Code::BatchBusy) << refused.toString();
+        slow.reset();
+        expectCompleted(batch.wait(), other.size());
+    }
+    const auto a = startRdma("rxe_0a");
+    ASSERT_TRUE(a->registerLocalMemory(local.data(), local.size()));
+    const auto segment = a->openSegment(b->localSegmentName());
+    ASSERT_TRUE(segment) << segment.status().toString();
+    expectCompleted(runBatch(*a, {makeRequest(Opcode::Read, *segment, local.data(), remote.address(), local.size())}),
+                    local.size());
+    EXPECT_TRUE(local.holdsPattern(8));
 }
 
 TEST(VerbsVmEngine, MemoryThatIsMappedReadOnlyIsServedToReaders) {

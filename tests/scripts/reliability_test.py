@@ -1,0 +1,108 @@
+"""Runs scripts/reliability.py with stand-ins for `troupe` and for the VM, and looks at the page that it writes."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/reliability.py"
+
+# Every scenario took the same; `world.json` beside it says what a row has that is different.
+TROUPE = """#!/usr/bin/env python3
+import json, os, pathlib, sys
+words = sys.argv[1:]
+world = json.loads((pathlib.Path(__file__).parent / "world.json").read_text())
+def value(name):
+    rest = words[words.index(name) + 1:]
+    end = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
+    return rest[:end]
+times = {"count": 3, "p50": 7.0, "p99": 9.0, "max": 9.0}
+def row(name, transport):
+    made = {"scenario": name, "rounds": 3, "ok": True, "broken": None, "detect_ms": times, "all_ended_ms": times,
+            "recover_ms": times, "open_ms": times, "moved_ms": times if transport == "rdma" else None, "completed": 100,
+            "failed": {}, "refused": 0, "wrong": 0, "hung": 0, "quarantined": 0, "throughput_lost": 0, "bystanders_lost": 0}
+    change = world.get(f"{name} {transport}" + (" in the VM" if "OUT" in os.environ else ""), {})
+    return {"scenario": name, **change} if "skipped" in change else {**made, **change}
+if words[0] == "faults":
+    names = ["redis-away"] if "--file" in words else value("--scenario")
+    if names == ["all"]:
+        names = ["target-kill", "loss"]
+    transport = value("--transport")[0] if "--transport" in words else "tcp"
+    rows = [row(name, transport) for name in names]
+    print(json.dumps({"ok": True, "scenarios": rows}))
+elif words[0] == "soak":
+    process = dict.fromkeys(["memory_bytes_before", "memory_bytes_after", "descriptors_before", "descriptors_after"], 8)
+    print(json.dumps({"ok": True, "violations": [], "process": process, "left_out": {}, "faults": 1, "completed": 1,
+                      "wrong": 0, "hung": 0, "seed": 1, "seconds": 1, "bytes_per_second": 1, "kinds": {}, "failed": {}}))
+else:
+    print(json.dumps({"ok": True, "seeds": 1, "virtual_hours": 0.1, "failures": []}))
+"""
+VM = """
+import os, subprocess, sys
+out = sys.argv[sys.argv.index("--out") + 1]
+sys.exit(subprocess.run(sys.argv[sys.argv.index("--") + 1:], env={**os.environ, "OUT": out}).returncode)
+"""
+NO_VM = """
+import sys
+print("vm: not installed: qemu", file=sys.stderr)
+sys.exit(69)
+"""
+
+
+class PageOfReliability(unittest.TestCase):
+    def measured(self, vm, world=None, *options, code=0):
+        """The rows of the first table: what, target, measured, and whether it was met."""
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "world.json").write_text(json.dumps(world or {}))
+            (root / "vm.py").write_text(vm)
+            program = root / "troupe"
+            program.write_text(TROUPE)
+            program.chmod(0o755)
+            ended = subprocess.run([sys.executable, str(SCRIPT), "--program", str(program), "--vm", str(root / "vm.py"),
+                                    "--out", str(root / "page.md"), *options], text=True, capture_output=True)
+            self.assertEqual(ended.returncode, code, ended.stdout + ended.stderr)
+            self.page = (root / "page.md").read_text()
+        table = self.page.split("|---|---|---|---|\n")[1].split("\n\n")[0]
+        return {row.split("|")[1].strip(): [word.strip() for word in row.split("|")[2:5]] for row in table.splitlines()}
+
+    def test_rows_of_the_vm_stand_beside_the_others(self):
+        rows = self.measured(VM, {"loss tcp": {"skipped": "no netem"}})
+        self.assertEqual(rows["the same by rdma, in the VM"], ["p99 < 1 s in the VM", "p50 7.00 ms, p99 9.00 ms", "met"])
+        moved = next(row for what, row in rows.items() if what.startswith("one of two links lost"))
+        self.assertEqual(moved[2], "met")
+        self.assertIn("p50 7.00 ms, p99 9.00 ms (3 of 3 rounds), 0 failed", moved[1])
+        for transport in ("tcp", "rdma"):
+            self.assertEqual(rows[f"1 % and 5 % of the packets lost, by {transport} in the VM"][1:],
+                             ["200 operations: 0 wrong, 0 hung", "met"])
+        # What was skipped here and played there is no scenario that was not played.
+        self.assertNotIn("not played", rows["faults survived: every scenario"][1])
+        self.assertIn("| rail-lost, rdma, VM | 7.0 (9.0) |", self.page)
+
+    def test_without_a_vm_it_says_so(self):
+        rows = self.measured(NO_VM, {"loss tcp": {"skipped": "no netem"}})
+        self.assertEqual(rows["the same by rdma, in the VM"][1:], ["no VM: not installed: qemu", "not measured"])
+        self.assertIn("not played here: loss", rows["faults survived: every scenario"][1])
+
+    def test_a_short_run_boots_none(self):
+        rows = self.measured("import sys; sys.exit('booted')", {}, "--short")
+        self.assertEqual(rows["the same by rdma, in the VM"][1:], ["no VM: left out of a short run", "not measured"])
+
+    def test_what_is_wrong_in_the_vm_is_a_violation(self):
+        world = {"rail-lost rdma in the VM": {"failed": {"ConnectionLost": 2}, "ok": False, "broken": "2 operations failed"},
+                 "loss rdma in the VM": {"wrong": 1, "ok": False, "broken": "a byte"}}
+        rows = self.measured(VM, world, code=1)
+        moved = next(row for what, row in rows.items() if what.startswith("one of two links lost"))
+        self.assertEqual(moved[2], "**missed**")
+        self.assertEqual(rows["1 % and 5 % of the packets lost, by rdma in the VM"][2], "**missed**")
+        self.assertIn("* rail-lost, rdma, VM: 2 operations failed", self.page)
+
+    def test_a_vm_that_fails_is_a_failure_and_leaves_the_page_as_it_is(self):
+        with self.assertRaises(FileNotFoundError):
+            self.measured("import sys; print('it hung'); sys.exit(70)", code=1)
+
+
+if __name__ == "__main__":
+    unittest.main()
