@@ -86,6 +86,8 @@ class Stage {
     Status act(const Step& step);
     Status actOnLinks(const Step& step);
     Status setRail(bool up);
+    Status killTarget();
+    Status meanwhile(const std::function<Status()>& what);
     Status startTarget();
     Status actOnInitiator(const std::string& what);
     Status useShortLivedPeers(unsigned count);

@@ -31,10 +31,7 @@ Status Stage::act(const Step& step) {
     Target& target = *peers_.front().target;
     const std::string& what = step.argument;
     const auto refuse = [&] { return Status(Code::InvalidArgument, "not known"); };
-    if (step.action == "kill") {
-        target.kill();
-        return Status::ok();
-    }
+    if (step.action == "kill") return killTarget();
     if (step.action == "start") return startTarget();
     if (step.action == "initiator") return actOnInitiator(what);
     if (step.action == "storm") return setStorm(what);
@@ -82,18 +79,28 @@ Status Stage::actOnLinks(const Step& step) {
     return {Code::InvalidArgument, "not known"};
 }
 
-/// While the traffic goes on, so that something is on the link in the moment in which it goes: the program that takes
-/// it down needs longer to start than what is under way needs to arrive.
-Status Stage::setRail(bool up) {
-    auto setting = std::async(std::launch::async, [&] { return rails_->setBusiestLink(up); });
+/// Does something while the traffic goes on, so that something is under way in the moment in which it works: the
+/// program that takes a link down needs longer to start, and a process to die, than what is under way needs to arrive.
+Status Stage::meanwhile(const std::function<Status()>& what) {
+    auto doing = std::async(std::launch::async, what);
     const auto done =
-        pumpUntil([&] { return setting.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }, kLinkBound);
-    const Status set = setting.get();
-    if (!done) return done.status();
-    if (set && !up) {
-        fault_at_ = Clock::now();
-        for (Peer& peer : peers_) peer.traffic->delayFault(*fault_at_);
-    }
+        pumpUntil([&] { return doing.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }, kLinkBound);
+    const Status outcome = doing.get();
+    return done ? outcome : done.status();
+}
+
+Status Stage::killTarget() {
+    return meanwhile([this] {
+        peers_.front().target->kill();
+        return Status::ok();
+    });
+}
+
+Status Stage::setRail(bool up) {
+    const Status set = meanwhile([this, up] { return rails_->setBusiestLink(up); });
+    if (!set || up) return set;
+    fault_at_ = Clock::now();
+    for (Peer& peer : peers_) peer.traffic->faultWorks(*fault_at_);
     return set;
 }
 

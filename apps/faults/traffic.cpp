@@ -75,14 +75,14 @@ void Traffic::forget() {
 }
 
 void Traffic::markFault(TimePoint now) {
-    fault_at_ = now;
+    fault_at_ = fault_works_at_ = now;
     first_move_.reset();
     first_failure_.reset();
     all_ended_.reset();
 }
 
-void Traffic::delayFault(TimePoint now) {
-    fault_at_ = now;
+void Traffic::faultWorks(TimePoint now) {
+    fault_works_at_ = now;
     all_ended_.reset();
 }
 
@@ -106,8 +106,8 @@ void Traffic::step(TimePoint now) {
 bool Traffic::drain(TimePoint now) {
     std::erase_if(running_, [&](Operation& operation) { return take(operation, now); });
     const bool some_older = std::any_of(running_.begin(), running_.end(),
-                                        [&](const Operation& operation) { return operation.begun < fault_at_; });
-    if (now >= fault_at_ && !some_older && !all_ended_) all_ended_ = now;
+                                        [&](const Operation& operation) { return operation.begun < fault_works_at_; });
+    if (now >= fault_works_at_ && !some_older && !all_ended_) all_ended_ = now;
     return running_.empty();
 }
 

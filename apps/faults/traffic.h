@@ -78,7 +78,7 @@ class Traffic {
     void markFault(TimePoint now);
     void markHealed(TimePoint now);
     /// What broke did so only now: allEnded() is of what is under way at this moment.
-    void delayFault(TimePoint now);
+    void faultWorks(TimePoint now);
     /// When the first operation failed after the fault, and when all that was under way at it had ended.
     std::optional<TimePoint> firstFailure() const { return first_failure_; }
     std::optional<TimePoint> allEnded() const { return all_ended_; }
@@ -140,6 +140,7 @@ class Traffic {
     TimePoint refused_until_{};
     Tally tally_;
     TimePoint fault_at_ = kForever;
+    TimePoint fault_works_at_ = kForever;
     TimePoint healed_at_ = kForever;
     std::optional<TimePoint> first_failure_;
     std::optional<TimePoint> all_ended_;

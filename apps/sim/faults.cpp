@@ -95,8 +95,11 @@ void Simulation::strike(Fault fault) {
             } else if (fault == Fault::ClockJump) {
                 process.seat.ahead += lasts * 4;
             } else if (fault == Fault::RegistrationFails) {
-                process.transports.front()->refusals = 70;
-                later([](Process& each) { each.transports.front()->refusals = 0; });
+                const auto refuse = [](Process& each, unsigned percent) {
+                    if (each.transports.front()) each.transports.front()->refusals = percent;
+                };
+                refuse(process, 70);
+                later([refuse](Process& each) { refuse(each, 0); });
             }
         }
     }

@@ -314,15 +314,15 @@ void Network::fire(const ConnectionPtr& connection, int end) {
 
 // --- packets -----------------------------------------------------------------------------------------------------
 
-void Network::addNic(int host, unsigned index, SimNic* nic) {
+void Network::addNic(int host, unsigned port, SimNic* nic) {
     auto& nics = nics_[at(host)];
-    if (nics.size() <= index) nics.resize(index + 1);
-    nics[index] = nic;
+    if (nics.size() <= port) nics.resize(port + 1);
+    nics[port] = nic;
 }
 
-void Network::removeNic(int host, unsigned index, const SimNic* nic) {
+void Network::removeNic(int host, unsigned port, const SimNic* nic) {
     auto& nics = nics_[at(host)];
-    if (index < nics.size() && nics[index] == nic) nics[index] = nullptr;
+    if (port < nics.size() && nics[port] == nic) nics[port] = nullptr;
 }
 
 void Network::send(Packet packet) {

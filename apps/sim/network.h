@@ -18,6 +18,8 @@ struct Packet;
 inline constexpr int kMaxHosts = 5;
 inline constexpr std::uint16_t kControlPort = 7000;
 inline constexpr std::uint16_t kFirstNicPort = 7100;
+/// Ports of a process's Nics, as many as it may have. Those of a transport that is installed anew are others.
+inline constexpr unsigned kNicPorts = 16;
 
 /// "10.0.0.1" and so on.
 std::string hostAddress(int host);
@@ -66,8 +68,9 @@ class Network {
 
     // --- Nics ------------------------------------------------------------------------------------------------------
 
-    void addNic(int host, unsigned index, SimNic* nic);
-    void removeNic(int host, unsigned index, const SimNic* nic);
+    /// `port` counts from kFirstNicPort.
+    void addNic(int host, unsigned port, SimNic* nic);
+    void removeNic(int host, unsigned port, const SimNic* nic);
     void send(Packet packet);
 
   private:

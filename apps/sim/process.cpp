@@ -121,19 +121,13 @@ Process::Process(const Site& site, int host, unsigned its_start)
     ear_ = spawnHosted<Ear>(*control_loop_, heard, log_);
     caf::anon_send(directory_, SubscribePeers{ear_});
 
-    const TransportContext context{site.config, regions, incarnation, hostAddress(host), site.data_loops, log_};
-    for (unsigned first = 0; first < site.characters.size(); first += site.data_loops) {
-        const auto from = site.characters.begin() + first;
-        transports.push_back(std::make_shared<SimTransport>(
-            SimTransport::Place{site.world, site.network, site.ledger, &seat, first == 0 ? "sim" : "spare", first,
-                                std::vector<NicCharacter>(from, from + site.data_loops), &nics}));
-        static_cast<void>(transports.back()->install(context));
-    }
+    const std::size_t count = site.characters.size() / site.data_loops;
+    installs_.resize(count);
+    workers_of_.resize(count);
+    for (std::size_t i = 0; i < count; ++i) transports.push_back(makeTransport(i));
     for (unsigned i = 0; i < Ledger::kRegions; ++i) registerRegion(i);
     for (std::size_t i = 0; i < transports.size(); ++i)
-        caf::anon_send(supervisor_, InstallTransport{transports[i], static_cast<int>(i), [this](const Status& done) {
-                                                         installed_ += done.isOk() ? 1 : 0;
-                                                     }});
+        handOver(i, transports[i], [this](const Status& done) { installed_ += done.isOk() ? 1 : 0; });
     claimName();
 }
 
@@ -157,17 +151,86 @@ Process::~Process() {
     trackers_.clear();
 }
 
+// --- transports --------------------------------------------------------------------------------------------------
+
+std::shared_ptr<SimTransport> Process::makeTransport(std::size_t which) {
+    const auto first = static_cast<unsigned>(which) * site_.data_loops;
+    const auto from = site_.characters.begin() + first;
+    auto made = std::make_shared<SimTransport>(
+        SimTransport::Place{site_.world, site_.network, site_.ledger, &seat, which == 0 ? "sim" : "spare", first,
+                            installs_[which]++, std::vector<NicCharacter>(from, from + site_.data_loops), &nics});
+    static_cast<void>(
+        made->install({site_.config, regions, incarnation, hostAddress(seat.host), site_.data_loops, log_}));
+    return made;
+}
+
+/// To the Supervisor, which gives each Nic the next number.
+void Process::handOver(std::size_t which, std::shared_ptr<SimTransport> transport, std::function<void(Status)> reply) {
+    workers_of_[which] = 0;
+    for (unsigned i = 0; i < site_.data_loops; ++i) workers_of_[which] |= std::uint64_t{1} << workers_++;
+    caf::anon_send(supervisor_, InstallTransport{std::move(transport), static_cast<int>(which), std::move(reply)});
+}
+
+bool Process::mayChangeTransports() const {
+    return !changing_ && std::none_of(removing_.begin(), removing_.end(), [](bool removing) { return removing; });
+}
+
+void Process::uninstall(std::size_t which, std::function<void(Status)> reply) {
+    if (batches.anyRunning()) return reply(Status(Code::BatchBusy, "batches are running"));
+    changing_ = true;
+    site_.world->say("{} uninstalls {}", seat.label, transports[which]->name());
+    caf::anon_send(supervisor_, UninstallTransport{transports[which]->name(),
+                                                   [this, which, answer = std::move(reply)](const Status& done) {
+                                                       changing_ = false;
+                                                       if (done) expectGone(which);
+                                                       answer(done);
+                                                   }});
+}
+
+/// The engine says that it is not there any more.
+void Process::expectGone(std::size_t which) {
+    SimTransport& transport = *transports[which];
+    site_.world->say("{} uninstalled {}", seat.label, transport.name());
+    const std::size_t first = which * site_.data_loops;
+    for (std::size_t i = first; i < first + site_.data_loops; ++i)
+        if (nics[i] != nullptr)
+            site_.world->fail(
+                fmt::format("{}: {} lives, and its transport was uninstalled", seat.label, nics[i]->name()));
+    for (std::uint32_t i = 0; i < root_->workers().size(); ++i)
+        if ((workers_of_[which] >> i & 1) != 0 && root_->workers()[i])
+            site_.world->fail(fmt::format("{}: worker {} is there, and its transport was uninstalled", seat.label, i));
+    for (const Region& region : regions.regions().load()->all()) static_cast<void>(transport.unregisterMemory(region));
+    transports[which].reset();
+}
+
+void Process::install(std::size_t which, std::function<void(Status)> reply) {
+    changing_ = true;
+    const auto transport = makeTransport(which);
+    site_.world->say("{} installs {} again", seat.label, transport->name());
+    for (const Region& region : regions.regions().load()->all()) {
+        if (const Status taken = transport->registerMemory(region); taken) continue;
+        changing_ = false;
+        return reply(Status(Code::ResourceExhausted, "a region could not be registered"));
+    }
+    handOver(which, transport, [this, which, transport, answer = std::move(reply)](const Status& done) {
+        changing_ = false;
+        if (done) transports[which] = transport;
+        answer(done);
+    });
+}
+
 // --- what an application calls -----------------------------------------------------------------------------------
 
 void Process::registerRegion(unsigned index) {
-    if (removing_[index] || site_.ledger->registered(seat.host, index)) return;
+    if (changing_ || removing_[index] || site_.ledger->registered(seat.host, index)) return;
     Region wanted;
     wanted.range = Ledger::region(seat.host, index);
     const auto region = regions.reserve(wanted);
     if (!region) return site_.world->fail(seat.label + ": reserve: " + region.status().toString());
     for (std::size_t i = 0; i < transports.size(); ++i) {
-        if (transports[i]->registerMemory(*region)) continue;
-        while (i-- > 0) static_cast<void>(transports[i]->unregisterMemory(*region));
+        if (!transports[i] || transports[i]->registerMemory(*region)) continue;
+        while (i-- > 0)
+            if (transports[i]) static_cast<void>(transports[i]->unregisterMemory(*region));
         return regions.remove(region->id);
     }
     site_.ledger->setRegistered(seat.host, index, true);
@@ -176,7 +239,7 @@ void Process::registerRegion(unsigned index) {
 }
 
 void Process::unregisterRegion(unsigned index) {
-    if (removing_[index] || !site_.ledger->registered(seat.host, index)) return;
+    if (changing_ || removing_[index] || !site_.ledger->registered(seat.host, index)) return;
     const auto region = regions.beginRemoval(Ledger::region(seat.host, index).addr);
     if (!region) return site_.world->fail(seat.label + ": beginRemoval: " + region.status().toString());
     removing_[index] = true;
@@ -199,7 +262,8 @@ void Process::unregisterRegion(unsigned index) {
             if (mine && region.range.overlaps({task->local, task->length}) && !isTerminal(task->status().s))
                 site_.world->fail(describe(*task) + " runs, and the region of its buffer was unregistered");
         }
-        for (const auto& transport : transports) static_cast<void>(transport->unregisterMemory(region));
+        for (const auto& transport : transports)
+            if (transport) static_cast<void>(transport->unregisterMemory(region));
         regions.remove(region.id);
         site_.ledger->setRegistered(seat.host, index, false);
         caf::anon_send(directory_, PublishLocal{});
@@ -324,10 +388,15 @@ void Process::checkCredit(const SimLoop& loop) {
 void Process::checkQuarantine() {
     std::map<std::string, std::uint64_t> bytes;
     for (const QuarantineEntry& entry : quarantine->list().entries) bytes[entry.nic] += entry.range.length;
-    for (const SimNic* nic : nics)
-        if (nic != nullptr && bytes[nic->name()] != nic->lateBytes())
+    for (const SimNic* nic : nics) {
+        if (nic == nullptr) continue;
+        if (bytes[nic->name()] != nic->lateBytes())
             site_.world->fail(fmt::format("{} {}: {} bytes are in quarantine, and {} should be", seat.label,
                                           nic->name(), bytes[nic->name()], nic->lateBytes()));
+        bytes.erase(nic->name());
+    }
+    for (const auto& [nic, left] : bytes)
+        site_.world->fail(fmt::format("{}: {} bytes of {}, which has ended, are in quarantine", seat.label, left, nic));
 }
 
 }  // namespace troupe::sim

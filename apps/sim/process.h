@@ -31,6 +31,8 @@ struct Site {
     Config config;
     unsigned data_loops = 1;
     std::vector<NicCharacter> characters;  ///< By data loop; of the second transport, if there is one, after those.
+    Random* changes = nullptr;             ///< When transports are uninstalled and installed; null: never.
+    std::vector<bool> stays = {};          ///< By transport: it is never uninstalled.
 };
 
 /// One start of an engine on a host: the loops, the tables and the actors that TransferEngine puts together, in the
@@ -56,6 +58,15 @@ class Process {
     void endTasks(const EndTasks& request, std::uint32_t tracker);
     /// The engine ends as by freeEngine.
     void shutDown();
+    /// As uninstallTransport and installTransport, of one of `transports`. While one of them, or an unregister, is
+    /// under way, a call would wait for it.
+    bool mayChangeTransports() const;
+    void uninstall(std::size_t which, std::function<void(Status)> reply);
+    void install(std::size_t which, std::function<void(Status)> reply);
+    /// The workers of a transport that is installed, as Task::workers has them.
+    std::uint64_t workersOf(std::size_t which) const { return workers_of_[which]; }
+    /// Task::workers tells no more of them apart.
+    bool installedOften() const { return workers_ + 2 * site_.data_loops > 62; }
 
     // --- the simulation's side -----------------------------------------------------------------------------------
 
@@ -82,7 +93,7 @@ class Process {
     SegmentBoard board;
     BatchTable batches{4096};
     std::vector<SimNic*> nics;
-    std::vector<std::shared_ptr<SimTransport>> transports;  ///< Best first.
+    std::vector<std::shared_ptr<SimTransport>> transports;  ///< Best first; null: uninstalled.
     /// The application hears that a peer is down some time after the directory has told trackers and workers.
     struct Down {
         TimePoint told_after{};  ///< Trackers and workers.
@@ -99,6 +110,9 @@ class Process {
     template <class Message>
     void hand(std::uint32_t tracker, Message message);
     void claimName();
+    std::shared_ptr<SimTransport> makeTransport(std::size_t which);
+    void handOver(std::size_t which, std::shared_ptr<SimTransport> transport, std::function<void(Status)> reply);
+    void expectGone(std::size_t which);
     void runToTheEnd();
     void die();
 
@@ -116,6 +130,10 @@ class Process {
     bool ended_ = false;
     bool killed_ = false;
     std::vector<bool> removing_;
+    bool changing_ = false;  ///< A transport is being installed or uninstalled.
+    std::vector<unsigned> installs_;
+    std::vector<std::uint64_t> workers_of_;
+    unsigned workers_ = 0;  ///< That there ever were.
 };
 
 }  // namespace troupe::sim

@@ -49,26 +49,29 @@ Packet Packet::answer(Kind its_kind) const {
     return packet;
 }
 
-SimNic::SimNic(World& world, Network& network, Ledger& ledger, const Seat& seat, unsigned index, NicInfo info,
-               NicCharacter character, const TransportContext& context, std::vector<SimNic*>& registry)
+SimNic::SimNic(World& world, Network& network, Ledger& ledger, const Seat& seat, unsigned index, unsigned installs,
+               NicInfo info, NicCharacter character, const TransportContext& context, std::vector<SimNic*>& registry)
     : world_(world),
       network_(network),
       ledger_(ledger),
       seat_(seat),
       index_(index),
+      port_(installs * kNicPorts + index),
       info_(std::move(info)),
       character_(character),
       self_(context.incarnation),
       registry_(registry),
       regions_(context.regions.regions()),
-      next_id_((static_cast<std::uint64_t>(index) + 1) << 32) {
-    network_.addNic(seat_.host, index_, this);
+      next_id_((static_cast<std::uint64_t>(index) + 1) << 32),
+      // What its predecessor in this process sent is of an earlier epoch.
+      next_epoch_((static_cast<std::uint64_t>(installs) << 32) + 1) {
+    network_.addNic(seat_.host, port_, this);
     registry_[index_] = this;
 }
 
 /// The device's end is the proof that nothing touches a buffer any more.
 SimNic::~SimNic() {
-    network_.removeNic(seat_.host, index_, this);
+    network_.removeNic(seat_.host, port_, this);
     registry_[index_] = nullptr;
 }
 
@@ -77,9 +80,12 @@ SimNic::~SimNic() {
 Result<PathId> SimNic::openPath(std::shared_ptr<const Peer> peer) {
     Path path;
     path.host = hostOfAddress(peer->host);
-    if (path.host < 0 || peer->desc->lane_ports.size() <= index_)
+    const auto& ports = peer->desc->lane_ports;
+    const auto port = std::find_if(ports.begin(), ports.end(),
+                                   [this](std::uint16_t each) { return (each - kFirstNicPort) % kNicPorts == index_; });
+    if (path.host < 0 || port == ports.end())
         return Status(Code::TransportMissing, "segment " + peer->name + " serves no Nic like " + info_.name);
-    path.nic = peer->desc->lane_ports[index_] - kFirstNicPort;
+    path.nic = *port - kFirstNicPort;
     path.peer = std::move(peer);
     path.epoch = next_epoch_++;
     paths_.emplace(next_path_, std::move(path));
@@ -135,12 +141,12 @@ void SimNic::tryPath(Path& path) {
     Packet packet;
     packet.kind = Packet::Kind::Fence;
     packet.from_host = seat_.host;
-    packet.from_nic = index_;
+    packet.from_nic = port_;
     if (down_) {
         const auto other = std::find_if(registry_.begin(), registry_.end(),
                                         [](const SimNic* nic) { return nic != nullptr && !nic->down_; });
         if (other == registry_.end()) return;
-        packet.from_nic = (*other)->index_;
+        packet.from_nic = (*other)->port_;
     }
     packet.owner = index_;
     packet.id = kFenceId;
@@ -158,7 +164,7 @@ void SimNic::takeFenced(const Packet& packet) {
         if (path.peer->desc->incarnation != packet.from) continue;
         giveBack(path, true);
         // Its target may be gone, which fences, too.
-        if (packet.kind != Packet::Kind::Fenced || !path.lost || packet.to_nic != index_ || down_) return;
+        if (packet.kind != Packet::Kind::Fenced || !path.lost || packet.to_nic != port_ || down_) return;
         path.lost = false;
         path.tries = 0;
         path.next_try = kForever;
@@ -297,7 +303,7 @@ void SimNic::transmit(std::uint64_t id, Posted& posted) {
     Packet packet;
     packet.kind = posted.request.opcode == Opcode::Read ? Packet::Kind::Read : Packet::Kind::Write;
     packet.from_host = seat_.host;
-    packet.from_nic = index_;
+    packet.from_nic = port_;
     packet.owner = index_;
     packet.to_host = path.host;
     packet.to_nic = path.nic;
@@ -540,7 +546,7 @@ Status SimTransport::install(const TransportContext& context) {
         info.window_bytes = character.window_bytes;
         info.window_requests = character.window_requests;
         auto nic = std::make_unique<SimNic>(*place_.world, *place_.network, *place_.ledger, *place_.seat,
-                                            place_.first + i, info, character, context, *place_.nics);
+                                            place_.first + i, place_.installs, info, character, context, *place_.nics);
         nics_.push_back({i, std::move(nic)});
     }
     return Status::ok();
@@ -563,7 +569,8 @@ Status SimTransport::unregisterMemory(const Region& region) {
 void SimTransport::describe(SegmentDesc& desc) const {
     desc.transports.push_back(name());
     for (std::uint16_t i = 0; i < place_.characters.size(); ++i)
-        desc.lane_ports.push_back(static_cast<std::uint16_t>(kFirstNicPort + place_.first + i));
+        desc.lane_ports.push_back(
+            static_cast<std::uint16_t>(kFirstNicPort + place_.installs * kNicPorts + place_.first + i));
 }
 
 Status SimTransport::reaches(const SegmentDesc& peer) const {

@@ -58,8 +58,9 @@ struct NicCharacter {
 /// it is the faults' matter. It reaches memory only through the Ledger.
 class SimNic final : public Nic {
   public:
-    SimNic(World& world, Network& network, Ledger& ledger, const Seat& seat, unsigned index, NicInfo info,
-           NicCharacter character, const TransportContext& context, std::vector<SimNic*>& registry);
+    /// `installs`: how often its transport was installed in this process before.
+    SimNic(World& world, Network& network, Ledger& ledger, const Seat& seat, unsigned index, unsigned installs,
+           NicInfo info, NicCharacter character, const TransportContext& context, std::vector<SimNic*>& registry);
     ~SimNic() override;
 
     const NicInfo& info() const override { return info_; }
@@ -151,6 +152,7 @@ class SimNic final : public Nic {
     Ledger& ledger_;
     const Seat& seat_;
     const unsigned index_;
+    const unsigned port_;  ///< From kFirstNicPort on.
     const NicInfo info_;
     NicCharacter character_;
     const Incarnation self_;
@@ -165,7 +167,7 @@ class SimNic final : public Nic {
     std::uint64_t incidents_ = 0;
     PathId next_path_ = 1;
     std::uint64_t next_id_;
-    std::uint64_t next_epoch_ = 1;
+    std::uint64_t next_epoch_;
     std::map<std::uint64_t, Posted> posted_;
     std::map<std::uint64_t, Posted> late_;  ///< Failed, unquiesced, and not over. Its number is its doubt.
     std::deque<Packet> inbox_;
@@ -183,6 +185,7 @@ class SimTransport final : public Transport {
         const Seat* seat;
         std::string name;
         unsigned first;                        ///< Index of its first Nic.
+        unsigned installs;                     ///< How often the process had installed it before.
         std::vector<NicCharacter> characters;  ///< One for each data loop.
         std::vector<SimNic*>* nics;            ///< Where they are found while they live; nulled by their end.
     };

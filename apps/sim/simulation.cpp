@@ -9,6 +9,9 @@ namespace {
 
 constexpr auto kLongestAct = 3 * kMillisecond;
 
+// Percent of the seeds in which transports are uninstalled and installed again.
+constexpr std::uint64_t kChangesTransports = 25;
+
 /// Between two looks whether all is well again.
 constexpr Duration kLook = 5 * kMillisecond;
 
@@ -34,6 +37,7 @@ Simulation::Simulation(caf::actor_system& system, std::uint64_t seed, bool traci
       ledger_(world_, kMaxHosts),
       hosts_(static_cast<std::size_t>(drawHosts(world_.random()))),
       deaths_(hosts_.size(), std::vector<TimePoint>(1, kForever)),
+      changes_(~seed),
       seed_(seed) {
     site_.system = &system;
     site_.world = &world_;
@@ -77,6 +81,13 @@ void Simulation::drawSetting() {
     setting_ = fmt::format("{} engines of {} data loops and {} transports, {}, faults:", hosts_.size(),
                            site_.data_loops, transports, site_.store ? "a store" : "p2p");
     for (const Fault fault : faults_) setting_ += fmt::format(" {}", nameOf(fault));
+    if (changes_.chance(kChangesTransports)) {
+        site_.changes = &changes_;
+        site_.stays.resize(transports);
+        if (transports > 1 && changes_.chance(50)) site_.stays[changes_.below(transports)] = true;
+        for (unsigned i = 0; i < transports; ++i)
+            if (!site_.stays[i]) setting_ += fmt::format("; transport {} comes and goes", i);
+    }
     world_.say("{}", setting_);
 }
 

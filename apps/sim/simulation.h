@@ -89,6 +89,7 @@ class Simulation {
     std::vector<std::vector<TimePoint>> deaths_;
     std::vector<Fault> faults_;  ///< That this seed has.
     Duration between_faults_{};
+    Random changes_;      ///< Apart from the others, which seeds without such changes draw as they did.
     bool calm_ = false;   ///< From when all heals on.
     bool quiet_ = false;  ///< Applications do nothing, and nothing befalls them.
     std::string setting_;

@@ -16,6 +16,13 @@ constexpr auto kSlack = 400 * kMillisecond;
 // A peer that died is down after keepalive_timeout, an interval and a failed attempt to connect; see Simulation.
 constexpr auto kPeerDownBound = 1000 * kMillisecond;
 
+// More than a thread is interrupted for (sim_loop.cpp).
+constexpr auto kBoardAhead = 5 * kMillisecond;
+
+// Percent of acts, in seeds that have it.
+constexpr std::uint64_t kUninstalls = 2;
+constexpr std::uint64_t kInstallsAgain = 10;
+
 }  // namespace
 
 Workload::Workload(const Site& site, Process& process, int hosts, std::vector<std::vector<TimePoint>>& deaths)
@@ -37,8 +44,11 @@ std::string Workload::nameOf(int host) const {
 // --- what it does ------------------------------------------------------------------------------------------------
 
 void Workload::act() {
+    if (Segment& own = segments_[static_cast<std::size_t>(process_.seat.host)]; own.since == TimePoint{})
+        own.since = world_.now();
+    if (site_.changes != nullptr && changeTransports()) return;
     const std::uint64_t what = world_.random().below(100);
-    if (what < 60) return submitByChance();
+    if (what < 60) return leaving_ ? freeOne() : submitByChance();
     if (what < 70) return openOne(static_cast<int>(world_.random().below(static_cast<std::uint64_t>(hosts_))));
     if (what < 73) return closeOne(static_cast<int>(world_.random().below(static_cast<std::uint64_t>(hosts_))));
     if (what < 80) return cancelOne();
@@ -69,6 +79,7 @@ void Workload::openOne(int host) {
         world_.count(opened ? "opened" : "open_failed");
         if (!opened) return;
         segment.id = *opened;
+        segment.since = world_.now();
         process_.up[*opened] = true;
     });
 }
@@ -83,6 +94,62 @@ void Workload::closeOne(int host) {
         segment.calling = false;
         segment.id = kInvalidSegmentID;
         if (!closed) world_.fail("closeSegment: " + closed.toString());
+    });
+}
+
+/// True when that was its act. Draws from numbers of its own, so that seeds without it are what they were.
+bool Workload::changeTransports() {
+    Random& random = *site_.changes;
+    if (!process_.mayChangeTransports()) return false;
+    for (std::size_t i = 0; i < process_.transports.size(); ++i) {
+        if (process_.transports[i] || !random.chance(kInstallsAgain)) continue;
+        installOne(i);
+        return true;
+    }
+    if (leaving_) {
+        // Another thread may submit again as soon as the call has looked.
+        if (process_.batches.anyRunning()) return false;
+        uninstallOne(*std::exchange(leaving_, std::nullopt));
+        return true;
+    }
+    if (!random.chance(kUninstalls)) return false;
+    const auto which = static_cast<std::size_t>(random.below(process_.transports.size()));
+    if (site_.stays[which] || !process_.transports[which] || process_.installedOften()) return false;
+    // In the middle of its work, or once that is done.
+    if (random.chance(30))
+        uninstallOne(which);
+    else
+        leaving_ = which;
+    return true;
+}
+
+void Workload::uninstallOne(std::size_t which) {
+    const auto asked = call("uninstallTransport", process_.config().unregister_timeout);
+    uninstalling_ = process_.controlLoop().now();
+    process_.uninstall(which, [this, asked](const Status& done) {
+        if (std::exchange(asked->answered, true)) world_.fail("uninstallTransport was answered twice");
+        world_.count(done ? "uninstalled" : "uninstall_busy");
+        if (isCutOff()) cut_off_ = world_.now();
+        uninstalling_ = kForever;
+        // Busy: with its own batches. Nobody else holds anything of a simulated Nic.
+        if (!done && done.code() != Code::BatchBusy && done.code() != Code::Canceled)
+            world_.fail("uninstallTransport: " + done.toString());
+    });
+}
+
+/// What a Nic that leaves still has is not waited for any longer.
+bool Workload::isCutOff() const {
+    return uninstalling_ != kForever &&
+           process_.controlLoop().now() >= uninstalling_ + process_.config().unregister_timeout;
+}
+
+void Workload::installOne(std::size_t which) {
+    const auto asked = call("installTransport", {});
+    process_.install(which, [this, asked](const Status& done) {
+        if (std::exchange(asked->answered, true)) world_.fail("installTransport was answered twice");
+        world_.count(done ? "installed_again" : "installs_refused");
+        if (!done && done.code() != Code::ResourceExhausted && done.code() != Code::Canceled)
+            world_.fail("installTransport: " + done.toString());
     });
 }
 
@@ -268,19 +335,20 @@ void Workload::look(OpenBatch& batch) {
                    status.error.isOk() ? "" : ", " + status.error.toString());
         site_.ledger->ended(*task);
         world_.count(std::string("ended_") + toString(status.s));
+        if (status.error.code() == Code::TransportMissing) expectUninstalled(*task);
         if (const Task& ended = batch.batch->task(task->index);
             ended.history && status.s == TransferStatusEnum::COMPLETED) {
             world_.count("completed_after_a_loss");
-            if (ended.workers >> process_.trackers() != 0) world_.count("completed_by_the_next_transport");
+            if ((ended.workers & ~process_.workersOf(0)) != 0) world_.count("completed_by_the_next_transport");
         }
         --batch.running;
         --running_;
         batch.unproven += status.quiesced ? 0 : 1;
         if (batch.visit >= 0 && batch.running == 0) {
-            // The workers of the preferred transport come first, one for each data loop.
+            // By the preferred transport.
             const bool good = std::all_of(batch.tasks.begin(), batch.tasks.end(), [&](const TaskRecord* each) {
                 return each->last.s == TransferStatusEnum::COMPLETED &&
-                       batch.batch->task(each->index).workers >> process_.trackers() == 0;
+                       (batch.batch->task(each->index).workers & ~process_.workersOf(0)) == 0;
             });
             if (good && !visited_[static_cast<std::size_t>(batch.visit)]) {
                 visited_[static_cast<std::size_t>(batch.visit)] = true;
@@ -293,6 +361,21 @@ void Workload::look(OpenBatch& batch) {
                                 batch.batch->done() ? "done" : "not done"));
     if (batch.submits == 1 && *batch.done_calls != (batch.running == 0 ? 1u : 0u))
         world_.fail(fmt::format("{}: the end of a batch was told {} times", process_.seat.label, *batch.done_calls));
+}
+
+/// It ended because no transport was left. While one stays at both ends, work goes on by that; but for what the Nic of
+/// one that leaves still has when the time for it is over; for a WRITE that came back unfenced, which waits for the Nic
+/// that lost it, and that may have left the route; and for what a process has with itself. That goes by one transport
+/// at a time, and when it leaves, a tracker may hear of the next one later than a worker of the first.
+void Workload::expectUninstalled(const TaskRecord& task) {
+    world_.count("ended_without_a_transport");
+    const bool one_stays = std::find(site_.stays.begin(), site_.stays.end(), true) != site_.stays.end();
+    // Here the board of segments may be ahead of what trackers were sent with it (docs/simulator.md, last section).
+    const TimePoint open_since = segments_[static_cast<std::size_t>(task.target)].since;
+    if (one_stays && task.target != task.host && task.opcode == Opcode::Read &&
+        task.submitted > open_since + kBoardAhead && task.submitted >= cut_off_ && !isCutOff())
+        world_.fail(describe(task) +
+                    " ended, although one transport stays at both ends: " + task.last.error.toString());
 }
 
 /// Of a task that ended without proof: whether its buffer is the application's again.
@@ -346,7 +429,9 @@ void Workload::gone() {
 
 void Workload::calmDown() {
     calm_ = true;
-    for (const auto& transport : process_.transports) transport->refusals = 0;
+    leaving_.reset();
+    for (const auto& transport : process_.transports)
+        if (transport) transport->refusals = 0;
     for (SimNic* nic : process_.nics) {
         if (nic == nullptr) continue;
         nic->setDown(false);
@@ -355,11 +440,16 @@ void Workload::calmDown() {
 }
 
 void Workload::mend() {
+    for (std::size_t i = 0; i < process_.transports.size(); ++i)
+        if (!process_.transports[i] && process_.mayChangeTransports()) installOne(i);
     for (int host = 0; host < hosts_; ++host) openOne(host);
     for (unsigned region = 0; region < Ledger::kRegions; ++region) process_.registerRegion(region);
 }
 
 bool Workload::mended() const {
+    for (const auto& transport : process_.transports)
+        if (!transport) return false;
+    if (!process_.mayChangeTransports()) return false;
     for (const Segment& segment : segments_)
         if (segment.id == kInvalidSegmentID || segment.calling) return false;
     for (unsigned region = 0; region < Ledger::kRegions; ++region)

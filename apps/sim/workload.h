@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ class Workload {
   private:
     struct Segment {
         SegmentID id = kInvalidSegmentID;
+        TimePoint since{};     ///< When it was opened; of the own one, the first act.
         bool calling = false;  ///< An open or close is under way.
         Status last;
     };
@@ -70,6 +72,10 @@ class Workload {
     void closeOne(int host);
     void probeOne();
     void submitByChance();
+    bool changeTransports();
+    void uninstallOne(std::size_t which);
+    bool isCutOff() const;
+    void installOne(std::size_t which);
     bool submit(OpenBatch& into, int target, SegmentID segment, unsigned count, bool adjacent, Opcode opcode);
     OpenBatch* newBatch();
     void cancelOne();
@@ -78,6 +84,7 @@ class Workload {
     void look(OpenBatch& batch);
     bool leftQuarantine(TaskRecord& task);
     void checkTime(const TaskRecord& task);
+    void expectUninstalled(const TaskRecord& task);
     TimePoint allowance(TimePoint bound) const;
     std::shared_ptr<Call> call(std::string what, Duration within);
 
@@ -90,6 +97,9 @@ class Workload {
     std::vector<std::unique_ptr<OpenBatch>> batches_;
     std::vector<std::shared_ptr<Call>> calls_;
     std::size_t running_ = 0;
+    std::optional<std::size_t> leaving_;  ///< A transport that is uninstalled once no task runs.
+    TimePoint uninstalling_ = kForever;   ///< By the process's clock: since when.
+    TimePoint cut_off_{};                 ///< When a transport left that had waited for its flights in vain.
     bool calm_ = false;
     std::vector<bool> visited_;
     int visits_wanted_ = 0;

@@ -43,6 +43,7 @@ void runSeeds(std::uint64_t first, std::uint64_t count) {
           "writes_unfenced", "completed_after_a_loss", "completed_by_the_next_transport", "interrupted",
           "silent_deaths", "silent_hosts"})
         EXPECT_GT(times(what), 0u) << what;
+    for (const char* what : {"uninstalled", "uninstall_busy", "installed_again"}) EXPECT_GT(times(what), 0u) << what;
     for (int fault = 0; fault < kFaults; ++fault)
         EXPECT_GT(times((std::string("fault_") + nameOf(static_cast<Fault>(fault))).c_str()), 0u)
             << nameOf(static_cast<Fault>(fault));
