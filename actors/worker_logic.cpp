@@ -27,12 +27,10 @@ void WorkerLogic::onUsePeer(const UsePeer& use) {
     PeerPath& entry = peers_[index];
     const bool alive = entry.peer && entry.peer->desc->incarnation == use.peer->desc->incarnation;
     // A transport that the peer uninstalled and installed again listens elsewhere; the Nic knows only the old place.
-    const bool moved =
-        alive && on_route &&
-        (entry.peer->host != use.peer->host || entry.peer->desc->tcp_data_port != use.peer->desc->tcp_data_port ||
-         entry.peer->desc->lane_ports != use.peer->desc->lane_ports);
+    const bool moved = alive && on_route && !nic_->isSamePlace(*entry.peer, *use.peer);
     if ((!alive || moved) && entry.path) {
-        const Status cause = moved ? Status(Code::ConnectionLost, "segment " + use.peer->name + " has new data ports")
+        const Status cause = moved ? Status(Code::ConnectionLost, "segment " + use.peer->name + " serves " +
+                                                                      nic_->info().transport + " at another place now")
                                    : Status(Code::StaleIncarnation, "segment " + use.peer->name + " was restarted");
         nic_->closePath(*entry.path, cause);
         entry.path.reset();

@@ -52,13 +52,21 @@ Status TcpNic::shut() {
     return shared_.gpu.shut().withContext(shared_.name);
 }
 
+/// Where the peer serves this Nic; 0: nowhere.
+std::uint16_t TcpNic::portOf(const SegmentDesc& desc) const {
+    return desc.lane_ports.empty() ? desc.tcp_data_port : desc.lane_ports[shared_.index % desc.lane_ports.size()];
+}
+
+bool TcpNic::isSamePlace(const Peer& was, const Peer& is) const {
+    return was.host == is.host && portOf(*was.desc) == portOf(*is.desc);
+}
+
 Result<PathId> TcpNic::openPath(std::shared_ptr<const Peer> peer) {
     if (!peer || !peer->desc) return {Code::InvalidArgument, "openPath needs a peer with a descriptor"};
     const SegmentDesc& desc = *peer->desc;
     if (desc.incarnation.isNull())
         return {Code::TransportMissing, "segment '" + peer->name + "' names no incarnation: not a Troupe engine"};
-    const std::uint16_t port =
-        desc.lane_ports.empty() ? desc.tcp_data_port : desc.lane_ports[shared_.index % desc.lane_ports.size()];
+    const std::uint16_t port = portOf(desc);
     if (port == 0) return {Code::TransportMissing, "segment '" + peer->name + "' has no TCP data port"};
     const auto address = SocketAddress::fromNumeric(peer->host, port);
     if (!address.isOk()) return address.status().withContext("segment '" + peer->name + "'");

@@ -30,6 +30,7 @@ class TcpNic final : public Nic {
     Status shut() override;
     const NicInfo& info() const override { return info_; }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
+    bool isSamePlace(const Peer& was, const Peer& is) const override;
     void closePath(PathId path, const Status& cause) override;
     void resetPath(PathId path, const Status& cause) override;
     std::size_t post(PathId path, std::span<const WorkRequest> requests) override;
@@ -51,6 +52,7 @@ class TcpNic final : public Nic {
 
     TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd listener);
 
+    std::uint16_t portOf(const SegmentDesc& desc) const;
     Path* find(PathId id);
     static Lane& leastBusy(Path& path);
     bool findDevice(const WorkRequest& request, int& device);

@@ -23,6 +23,7 @@ class FaultyNic final : public Nic {
     const NicInfo& info() const override { return nic_->info(); }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
     void updatePeer(PathId path, std::shared_ptr<const Peer> peer) override;
+    bool isSamePlace(const Peer& was, const Peer& is) const override { return nic_->isSamePlace(was, is); }
     void closePath(PathId path, const Status& cause) override;
     void resetPath(PathId path, const Status& cause) override;
     std::size_t post(PathId path, std::span<const WorkRequest> requests) override;

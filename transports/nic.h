@@ -127,6 +127,9 @@ class Nic {
     /// The peer's descriptor has a newer version of the same incarnation: other regions, other keys.
     // By value: who overrides it keeps it. NOLINTNEXTLINE(performance-unnecessary-value-param)
     virtual void updatePeer(PathId /*path*/, std::shared_ptr<const Peer> /*peer*/) {}
+    /// Whether what this Nic goes by is at the same place for `is`, a later description of the incarnation that `was`
+    /// describes. False: the owner closes its path and opens another.
+    virtual bool isSamePlace(const Peer& /*was*/, const Peer& /*is*/) const { return true; }
     /// Ends everything posted on the path: each outstanding request appears in a later poll as failed with `cause`
     /// (not retryable), quiesced wherever that can be. The path id is dead afterwards.
     virtual void closePath(PathId path, const Status& cause) = 0;

@@ -77,15 +77,24 @@ SimNic::~SimNic() {
 
 // --- paths -------------------------------------------------------------------------------------------------------
 
+std::optional<unsigned> SimNic::nicOf(const SegmentDesc& desc) const {
+    const auto& ports = desc.lane_ports;
+    const auto port = std::find_if(ports.begin(), ports.end(),
+                                   [this](std::uint16_t each) { return (each - kFirstNicPort) % kNicPorts == index_; });
+    return port == ports.end() ? std::nullopt : std::optional<unsigned>(*port - kFirstNicPort);
+}
+
+bool SimNic::isSamePlace(const Peer& was, const Peer& is) const {
+    return was.host == is.host && nicOf(*was.desc) == nicOf(*is.desc);
+}
+
 Result<PathId> SimNic::openPath(std::shared_ptr<const Peer> peer) {
     Path path;
     path.host = hostOfAddress(peer->host);
-    const auto& ports = peer->desc->lane_ports;
-    const auto port = std::find_if(ports.begin(), ports.end(),
-                                   [this](std::uint16_t each) { return (each - kFirstNicPort) % kNicPorts == index_; });
-    if (path.host < 0 || port == ports.end())
+    const auto nic = nicOf(*peer->desc);
+    if (path.host < 0 || !nic)
         return Status(Code::TransportMissing, "segment " + peer->name + " serves no Nic like " + info_.name);
-    path.nic = *port - kFirstNicPort;
+    path.nic = *nic;
     path.peer = std::move(peer);
     path.epoch = next_epoch_++;
     paths_.emplace(next_path_, std::move(path));

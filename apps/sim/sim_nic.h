@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -65,6 +66,7 @@ class SimNic final : public Nic {
 
     const NicInfo& info() const override { return info_; }
     Result<PathId> openPath(std::shared_ptr<const Peer> peer) override;
+    bool isSamePlace(const Peer& was, const Peer& is) const override;
     void closePath(PathId path, const Status& cause) override;
     void resetPath(PathId path, const Status& cause) override;
     std::size_t post(PathId path, std::span<const WorkRequest> requests) override;
@@ -89,6 +91,9 @@ class SimNic final : public Nic {
     bool lateIn(const ByteRange& range) const;
 
   private:
+    /// Which of the peer's Nics answers this one.
+    std::optional<unsigned> nicOf(const SegmentDesc& desc) const;
+
     struct Path {
         std::shared_ptr<const Peer> peer;
         int host = 0;

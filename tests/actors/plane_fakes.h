@@ -146,6 +146,7 @@ class FakeNic final : public Nic {
         paths[id] = std::move(peer);
         return id;
     }
+    bool isSamePlace(const Peer& was, const Peer& is) const override { return was.host == is.host; }
     void closePath(PathId path, const Status& cause) override {
         EXPECT_EQ(paths.erase(path), 1u) << "closePath of a path that is not open";
         endPath(path, cause, false);

@@ -75,6 +75,27 @@ TEST_F(Worker, CutsAFlightIntoSlicesAndReportsItOnce) {
     EXPECT_EQ(report.settled[0].peer, kPeer);
 }
 
+TEST_F(Worker, APathStaysUnlessItsNicSaysThatThePeerServesItAtAnotherPlace) {
+    train({flight(0, 50)});
+    auto same = std::make_shared<Peer>(*makePeer(kPeer, incarnation_));
+    auto desc = std::make_shared<SegmentDesc>(*same->desc);
+    // Of another transport than this Nic's.
+    desc->tcp_data_port = static_cast<std::uint16_t>(desc->tcp_data_port + 1);
+    same->desc = desc;
+    worker_->onUsePeer(UsePeer{same, segmentOf(kPeer), {7}});
+    expectQuiet();
+    auto moved = std::make_shared<Peer>(*same);
+    moved->host = "10.9.9.9";
+    worker_->onUsePeer(UsePeer{moved, segmentOf(kPeer), {7}});
+    const auto report = poll();
+    ASSERT_EQ(report.failed.size(), 1u);
+    EXPECT_EQ(report.failed[0].cause.code(), Code::ConnectionLost);
+    EXPECT_THAT(report.failed[0].cause.message(), testing::HasSubstr("at another place now"));
+    train({flight(0, 50)});
+    ASSERT_EQ(nic_->paths.size(), 1u);
+    EXPECT_EQ(nic_->paths.begin()->second->host, "10.9.9.9");
+}
+
 TEST_F(Worker, OneSweepIsOneReportPerTracker) {
     train({flight(0, 50), flight(100, 50)}, 0);
     train({flight(200, 50)}, 1);
