@@ -138,7 +138,8 @@ void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& fai
         // The owner refuses a merged request as a whole: taken apart, the good ones among them pass. Of a WRITE whose
         // path was closed bytes may still be under way, and nothing that is sent anew would fence them.
         const bool take_apart = failed.quiesced && !failed.retryable && merged && !failed.declined &&
-                                (failed.part.opcode == Opcode::Read || isOfItsRange(failed.cause.code()));
+                                (failed.part.opcode == Opcode::Read || isOfItsRange(failed.cause.code()) ||
+                                 failed.cause.code() == Code::Unsupported);
         if (barred != 0 || retry || take_apart) {
             Run run = Run::of(batch, i);
             run.offset = offset;

@@ -117,12 +117,23 @@ TEST_F(Tracker, AMergedWriteWhosePathWasClosedIsNotSentAnewForItsBytesMayStillAr
     const auto flights = output_.takeFlights();
     ASSERT_EQ(flights.size(), 1u);
     ASSERT_EQ(flights[0].task_count, 3u);
-    fail(flights[0], Status(Code::ConnectionLost, "segment 'peer' has new data ports"), false);
+    fail(flights[0], Status(Code::ConnectionLost, "segment peer serves tcp at another place now"), false);
     EXPECT_TRUE(output_.takeFlights().empty());
     for (std::size_t i = 0; i < 3; ++i) {
         EXPECT_EQ(task(id, i).s, TransferStatusEnum::FAILED);
         EXPECT_EQ(task(id, i).error.code(), Code::ConnectionLost);
     }
+}
+
+TEST_F(Tracker, AMergedWriteThatItsOwnerCannotTakeAsOneIsTakenApart) {
+    const BatchID id = submit({spec(0, 100), spec(100, 100)});
+    const auto merged = output_.takeFlights();
+    ASSERT_EQ(merged.size(), 1u);
+    fail(merged[0], Status(Code::Unsupported, "memory of several allocations, of which one is on a GPU"), false);
+    const auto apart = output_.takeFlights();
+    ASSERT_EQ(apart.size(), 2u);
+    for (const Flight& flight : apart) succeed(flight);
+    EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
 }
 
 TEST_F(Tracker, ARefusedRangeHasThePeersDescriptorFetchedAnew) {
