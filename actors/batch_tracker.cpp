@@ -56,6 +56,7 @@ void BatchTracker::answer(const TellHistory& question) {
 
 void BatchTracker::on_exit() {
     loop().cancelTimer(timer_);
+    logic_.onEnd();
     workers_.clear();
     directory_ = nullptr;
 }

@@ -529,6 +529,8 @@ TimePoint TrackerLogic::endOverdue(Batch& batch, TimePoint now, const Status& ca
 
 // --- unregister --------------------------------------------------------------------------------------------------
 
+void TrackerLogic::onEnd() { waits_.answer(TimePoint::max(), sources()); }
+
 SourceWaits::ForEachSource TrackerLogic::sources() const {
     return [this](const SourceWaits::Visit& visit) {
         forEachTask([&](const Batch& batch, std::uint32_t index) { visit(batch.task(index).source(), batch.id()); });

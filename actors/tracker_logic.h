@@ -49,6 +49,8 @@ class TrackerLogic {
     void onEndAll(const EndAll& end);
     void onAwaitSourceIdle(const AwaitSourceIdle& wait, TimePoint now);
     void onTimer(TimePoint now);
+    /// No other call follows. Whoever waits for idle memory is answered with the batches that still use it.
+    void onEnd();
 
     /// Hands out work for which there is room. Call after a run of the handlers above.
     void flush();

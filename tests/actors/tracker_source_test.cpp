@@ -145,6 +145,16 @@ TEST_F(Tracker, AwaitSourceIdleOfSeveralRangesWaitsForTheUsersOfEach) {
     EXPECT_EQ(batch(id).s, TransferStatusEnum::COMPLETED);
 }
 
+TEST_F(Tracker, WhoAwaitsAnIdleSourceIsAnsweredWhenTheTrackerEnds) {
+    const BatchID id = submit({spec(0, 64)});
+    std::vector<BatchID> users;
+    const ByteRange range{reinterpret_cast<std::uint64_t>(memory_.data()), 64};
+    tracker_.onAwaitSourceIdle({range, 0, kForever, [&](const auto& those) { users = those; }}, now_);
+    EXPECT_TRUE(users.empty());
+    tracker_.onEnd();
+    EXPECT_EQ(users, std::vector<BatchID>{id});
+}
+
 TEST_F(Tracker, AwaitSourceIdleOfAnUnusedRangeIsAnsweredAtOnce) {
     submit({spec(0, 64)});
     bool answered = false;
