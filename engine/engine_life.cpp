@@ -282,12 +282,14 @@ Status TransferEngine::stop() {
     if (core.control_loop) core.control_loop->stop();
     // The handles stay: a call that began before may still use them. ~EngineCore lets them go.
     core.listener.reset();
+    if (core.batches) core.batches->endAll(Status(Code::Canceled, "the engine ended"));
+    // Their ends may take as long as a GPU is busy: without the locks.
+    std::vector<EngineCore::InstalledHere> gone;
     {
         const std::unique_lock lock(core.transports_mutex);
         const std::lock_guard listing(core.transports_list_mutex);
-        core.transports.clear();
+        gone.swap(core.transports);
     }
-    if (core.batches) core.batches->endAll(Status(Code::Canceled, "the engine ended"));
     return held;
 }
 
@@ -398,6 +400,8 @@ Status TransferEngine::uninstallTransport(const std::string& given) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     if (const Status may = core.mayWait(); !may) return may;
+    // Its end may take as long as a GPU is busy: after the locks.
+    std::shared_ptr<Transport> gone;
     const std::unique_lock lock(core.transports_mutex);
     const auto found = std::find_if(core.transports.begin(), core.transports.end(),
                                     [&](const auto& installed) { return installed.transport->name() == proto; });
@@ -412,6 +416,7 @@ Status TransferEngine::uninstallTransport(const std::string& given) {
         if (const Status left = found->transport->unregisterMemory(region); !left)
             core.options.log->error("uninstall of '{}': {}", proto, left.toString());
     const std::lock_guard listing(core.transports_list_mutex);
+    gone = std::move(found->transport);
     core.transports.erase(found);
     return Status::ok();
 }
