@@ -53,10 +53,10 @@ up() {
             peer=$(other "$device")
             sysctl -qw "net/ipv4/conf/r$rail.$end/rp_filter=0" "net/ipv4/conf/r$rail.$end/accept_local=1"
             sysctl -qw "net/ipv6/conf/r$rail.$end/disable_ipv6=1"
-            # What arrives at one end is received by one processor: a NIC keeps a flow's packets in order, a veth has
+            # What arrives over a rail is received by one processor: a NIC keeps a flow's packets in order, a veth has
             # them received wherever they were sent, so that those of two processors overtake each other, and
             # Soft-RoCE sends READs again.
-            { [[ $end == a ]] && echo 1 || echo 2; } >"/sys/class/net/r$rail.$end/queues/rx-0/rps_cpus"
+            echo $((1 << rail % 2)) >"/sys/class/net/r$rail.$end/queues/rx-0/rps_cpus"
             ip address add "$(address "$device")/24" dev "$(netdev "$device")"
             ip link set "$(netdev "$device")" up
             ip rule add pref $((11 + rail)) iif "$(netdev "$device")" lookup local
