@@ -203,15 +203,18 @@ void Process::expectGone(std::size_t which) {
     transports[which].reset();
 }
 
-void Process::install(std::size_t which, std::function<void(Status)> reply) {
+void Process::install(std::size_t which, unsigned refusals, std::function<void(Status)> reply) {
     changing_ = true;
     const auto transport = makeTransport(which);
+    transport->refusals = refusals;
     site_.world->say("{} installs {} again", seat.label, transport->name());
     for (const Region& region : regions.regions().load()->all()) {
         if (const Status taken = transport->registerMemory(region); taken) continue;
         changing_ = false;
+        site_.world->say("{} does not install {}: a region is refused", seat.label, transport->name());
         return reply(Status(Code::ResourceExhausted, "a region could not be registered"));
     }
+    transport->refusals = 0;
     handOver(which, transport, [this, which, transport, answer = std::move(reply)](const Status& done) {
         changing_ = false;
         if (done) transports[which] = transport;

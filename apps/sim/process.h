@@ -62,7 +62,8 @@ class Process {
     /// under way, a call would wait for it.
     bool mayChangeTransports() const;
     void uninstall(std::size_t which, std::function<void(Status)> reply);
-    void install(std::size_t which, std::function<void(Status)> reply);
+    /// `refusals`: percent of the regions that it does not take; without one of them it is not installed.
+    void install(std::size_t which, unsigned refusals, std::function<void(Status)> reply);
     /// The workers of a transport that is installed, as Task::workers has them.
     std::uint64_t workersOf(std::size_t which) const { return workers_of_[which]; }
     /// Task::workers tells no more of them apart.

@@ -23,6 +23,10 @@ constexpr auto kBoardAhead = 5 * kMillisecond;
 constexpr std::uint64_t kUninstalls = 2;
 constexpr std::uint64_t kInstallsAgain = 10;
 
+// Percent of installs, and of the regions that are registered for such a one, that are refused.
+constexpr std::uint64_t kRefusesRegions = 20;
+constexpr unsigned kRefusals = 50;
+
 }  // namespace
 
 Workload::Workload(const Site& site, Process& process, int hosts, std::vector<std::vector<TimePoint>>& deaths)
@@ -103,7 +107,7 @@ bool Workload::changeTransports() {
     if (!process_.mayChangeTransports()) return false;
     for (std::size_t i = 0; i < process_.transports.size(); ++i) {
         if (process_.transports[i] || !random.chance(kInstallsAgain)) continue;
-        installOne(i);
+        installOne(i, random.chance(kRefusesRegions) ? kRefusals : 0);
         return true;
     }
     if (leaving_) {
@@ -143,9 +147,9 @@ bool Workload::isCutOff() const {
            process_.controlLoop().now() >= uninstalling_ + process_.config().unregister_timeout;
 }
 
-void Workload::installOne(std::size_t which) {
+void Workload::installOne(std::size_t which, unsigned refusals) {
     const auto asked = call("installTransport", {});
-    process_.install(which, [this, asked](const Status& done) {
+    process_.install(which, refusals, [this, asked](const Status& done) {
         if (std::exchange(asked->answered, true)) world_.fail("installTransport was answered twice");
         world_.count(done ? "installed_again" : "installs_refused");
         if (!done && done.code() != Code::ResourceExhausted && done.code() != Code::Canceled)
@@ -441,7 +445,7 @@ void Workload::calmDown() {
 
 void Workload::mend() {
     for (std::size_t i = 0; i < process_.transports.size(); ++i)
-        if (!process_.transports[i] && process_.mayChangeTransports()) installOne(i);
+        if (!process_.transports[i] && process_.mayChangeTransports()) installOne(i, 0);
     for (int host = 0; host < hosts_; ++host) openOne(host);
     for (unsigned region = 0; region < Ledger::kRegions; ++region) process_.registerRegion(region);
 }

@@ -75,7 +75,7 @@ class Workload {
     bool changeTransports();
     void uninstallOne(std::size_t which);
     bool isCutOff() const;
-    void installOne(std::size_t which);
+    void installOne(std::size_t which, unsigned refusals);
     bool submit(OpenBatch& into, int target, SegmentID segment, unsigned count, bool adjacent, Opcode opcode);
     OpenBatch* newBatch();
     void cancelOne();

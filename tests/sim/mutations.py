@@ -28,6 +28,8 @@ CHUNK = 50
 CHUNK_BOUND = 600
 
 TRACKER = "actors/tracker_logic.cpp"
+REPORTS = "actors/tracker_reports.cpp"
+LADDER = "actors/path_ladder.cpp"
 WORKER = "actors/worker_logic.cpp"
 
 # Name, what it means, file, text, what it becomes. MUTANT is true in the run that is for this one.
@@ -41,19 +43,17 @@ MUTATIONS = [
     ("predecessors_tasks_live", "a restarted peer gets the tasks that were meant for its predecessor", TRACKER,
      "if (state.peer && state.segment == use.segment && !same)",
      "if (state.peer && state.segment == use.segment && !same && !MUTANT)"),
-    ("forgotten_credit", "a flight that failed keeps its place in the path's window", TRACKER,
-     "if (path->flights > 0) --path->flights;",
-     "if (path->flights > 0 && (settled.bytes == settled.length || !MUTANT)) --path->flights;"),
-    ("retry_before_quiescence", "a part is sent again while the Nic may still write its buffer", TRACKER,
-     "bool retry = failed.quiesced && failed.retryable &&",
-     "bool retry = (failed.quiesced || MUTANT) && failed.retryable &&"),
-    ("retry_over_another_path", "a lost WRITE is sent again by a Nic that does not fence the first attempt off", TRACKER,
-     "const bool anywhere = failed.part.opcode == Opcode::Read ||",
+    ("forgotten_credit", "a flight that failed keeps its place in the path's window", LADDER,
+     "if (flights > 0) --flights;", "if (flights > 0 && (arrived || !MUTANT)) --flights;"),
+    ("retry_before_quiescence", "a part is sent again while the Nic may still write its buffer", REPORTS,
+     "failed.quiesced && failed.retryable &&", "(failed.quiesced || MUTANT) && failed.retryable &&"),
+    ("retry_over_another_path", "a lost WRITE is sent again by a Nic that does not fence the first attempt off",
+     REPORTS, "const bool anywhere = failed.part.opcode == Opcode::Read ||",
      "const bool anywhere = MUTANT || failed.part.opcode == Opcode::Read ||"),
     ("dropped_peer_down", "nobody tells the data plane that a peer is down", "actors/segment_directory.cpp",
-     "tellDataPlane(DropPeer{event.index, Status(Code::PeerDown,",
-     "if (!MUTANT) tellDataPlane(DropPeer{event.index, Status(Code::PeerDown,"),
-    ("double_completion", "a completed task is counted twice", TRACKER,
+     "tellDataPlane(DropPeer{\n            event.index,",
+     "if (!MUTANT) tellDataPlane(DropPeer{\n            event.index,"),
+    ("double_completion", "a completed task is counted twice", REPORTS,
      "end(batch, i, TransferStatusEnum::COMPLETED);\n        }\n    }",
      "end(batch, i, TransferStatusEnum::COMPLETED);\n            if (MUTANT) tally(batch);\n        }\n    }"),
     ("lost_backlog", "what waits in a worker is dropped when its path is reset", WORKER,
@@ -64,12 +64,12 @@ MUTATIONS = [
      "if (!MUTANT) resetPathsOf(batch.task(index), cause);"),
     ("unregister_ignores_peers", "unregister does not wait for work of peers", "actors/supervisor.cpp",
      "quiescePeers(request);\n", "MUTANT ? request.reply(gather->users) : quiescePeers(request);\n"),
-    ("unregister_ignores_tasks", "unregister does not wait for own tasks", TRACKER,
-     "if (sourceOf(batch.task(index)).overlaps(wait.range)) ++added.users;",
-     "if (sourceOf(batch.task(index)).overlaps(wait.range) && !MUTANT) ++added.users;"),
+    ("unregister_ignores_tasks", "unregister does not wait for own tasks", "actors/source_waits.cpp",
+     "if (wait.ranges.overlaps(source)) ++added.users;",
+     "if (wait.ranges.overlaps(source) && !MUTANT) ++added.users;"),
     ("no_keepalive", "silence of a peer is not noticed", "actors/peer_monitor.cpp",
      "silentAt() const { return channel_", "silentAt() const { return MUTANT ? kForever : channel_"),
-    ("lost_for_good", "a path that came back is not used again", TRACKER,
+    ("lost_for_good", "a path that came back is not used again", REPORTS,
      "path->usable = change.usable;", "path->usable = change.usable && !MUTANT;"),
     ("no_takeover", "a restarted engine leaves its name to its dead predecessor", "actors/local_publisher.cpp",
      "if (status.code() == Code::AlreadyExists && !was_published_ && challenges_++ < kMaxChallenges)",
@@ -80,14 +80,14 @@ MUTATIONS = [
      "for (const std::uint64_t doubt : sweep_.proven) quarantine_.prove(index_, doubt);",
      "for (const std::uint64_t doubt : sweep_.proven) MUTANT ? quarantine_.proveAll(index_) : "
      "quarantine_.prove(index_, doubt);"),
-    ("no_window", "a path takes all there is, whatever its Nic's window", TRACKER,
+    ("no_window", "a path takes all there is, whatever its Nic's window", LADDER,
      "return path.bytes == 0 || (path.bytes", "return MUTANT || path.bytes == 0 || (path.bytes"),
     ("kept_connection", "the control connection of a peer that is gone stays", "actors/control_server.cpp",
      "if (silence_timer_ == 0 && !clients_.empty()) dropSilent();",
      "if (silence_timer_ == 0 && !clients_.empty() && !MUTANT) dropSilent();"),
     ("unregister_ignores_quarantine", "unregister does not ask the quarantine", "actors/supervisor.cpp",
-     "if (!quarantined) return request.reply(quarantined);",
-     "if (!quarantined && !MUTANT) return request.reply(quarantined);"),
+     "!quarantined)\n                    return request.reply(quarantined);",
+     "!quarantined && !MUTANT)\n                    return request.reply(quarantined);"),
 ]
 
 # At the top of every file that has one; the guard is for builds of several files as one.
