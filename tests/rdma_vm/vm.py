@@ -65,7 +65,7 @@ def fail(status, text):
 def find_kernel():
     found = kernel.find()
     if found is None:
-        fail(MISSING, f"no kernel with Soft-RoCE, neither under /boot and /lib/modules nor under {kernel.UNPACKED}; "
+        fail(MISSING, f"no kernel with Soft-RoCE; there is none under /boot and /lib/modules, nor under {kernel.UNPACKED}; "
                       f"{HERE}/kernel.py downloads one, as ./dev test and ./dev vm do")
     return found
 

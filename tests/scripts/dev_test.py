@@ -110,9 +110,23 @@ class Packages(unittest.TestCase):
         self.assertEqual(self.machine.asked, 0, self.machine.said)
 
     def test_what_needs_no_vm_installs_none(self):
-        packages = self.installed_by("test", "--quick")
-        self.assertIn("g++", packages)
-        self.assertNotIn("qemu-system-x86", packages)
+        for words, vm in ((("test", "--quick"), False), (("reliability", "--short"), False),
+                          (("reliability", "--vm-rounds", "0"), False), (("reliability", "--full", "--vm-rounds=0"), False),
+                          (("reliability",), True), (("reliability", "--short", "--vm-rounds", "2"), True)):
+            with self.subTest(words=words), tempfile.TemporaryDirectory() as folder:
+                self.machine = Machine(folder)
+                packages = self.installed_by(*words)
+                self.assertIn("g++", packages)
+                self.assertEqual("qemu-system-x86" in packages, vm)
+                self.assertEqual((self.machine.tree / "build/vm-kernel").exists(), vm)
+
+    def test_where_no_kernel_can_be_had_it_says_how_to_go_on(self):
+        (self.machine.tree / "tests/rdma_vm/kernel.py").write_text("exit(69)")
+        for words, otherwise in ((("test", "--preset", "release"), "without the VM: ./dev test -LE rdma"),
+                                 (("reliability",), "without the VM: ./dev reliability --vm-rounds 0")):
+            self.machine.dev(*words)
+            self.assertIn(otherwise, self.machine.said)
+        self.assertIn("going on without the VM", self.machine.said)
 
     def test_the_other_commands_ask_once_too(self):
         for arguments, package in ((("bench",), "iperf3"), (("bench", "--rdma"), "perftest"), (("vm", "--", "true"), "kmod"),
@@ -187,6 +201,7 @@ class Words(unittest.TestCase):
         self.assertIn("--keep needs a file", self.refused("bench", "--rdma", "--keep="))
         self.assertIn("there is no such folder", self.refused("bench", "--rdma", "--out", "no/such/file.json"))
         self.assertIn("is a folder", self.refused("bench", "--rdma", "--out", "scripts"))
+        self.assertIn("there is no such file", self.refused("bench", "--rdma", "--keep", "mistyped.json"))
 
     def test_the_figures_of_the_vm_go_where_they_are_wanted(self):
         for name in ("cmake", "setarch"):
@@ -195,11 +210,22 @@ class Words(unittest.TestCase):
 import pathlib, sys
 out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
 out.mkdir(parents=True)
-(out / "bench.json").write_text(" ".join(sys.argv[sys.argv.index("bash") + 4:]))
+words = sys.argv[sys.argv.index("bash") + 4:]
+kept = ""
+if "--keep" in words:
+    where = pathlib.Path(words.pop(words.index("--keep") + 1))
+    words.remove("--keep")
+    # The guest has a /tmp of its own, and no more than the tree is sure to be there.
+    kept = " beside " + where.read_text() if where.parts[0] == "build" else " from elsewhere"
+(out / "bench.json").write_text(" ".join(words) + kept)
 """)
-        for words, file, passed in (((), "build/bench.json", "build/bench.json --rdma"),
-                                    (("--out", "mine.json", "rdma.read"), "mine.json", "mine.json --rdma rdma.read"),
-                                    (("--out=mine.json", "--keep", "old.json"), "mine.json", "old.json --rdma")):
+        mine, old = self.machine.root / "mine.json", self.machine.root / "old.json"
+        old.write_text("old")
+        for words, file, passed in (((), "build/bench.json", "--rdma"),
+                                    ((), "build/bench.json", "--rdma beside --rdma"),
+                                    (("--out", mine, "rdma.read"), mine, "--rdma rdma.read"),
+                                    (("--out", mine), mine, "--rdma beside --rdma rdma.read"),
+                                    ((f"--out={mine}", "--keep", old), mine, "--rdma beside old")):
             self.machine.dev("bench", "--rdma", *words)
             self.assertEqual(self.machine.code, 0, self.machine.said)
             self.assertEqual((self.machine.tree / file).read_text(), passed)

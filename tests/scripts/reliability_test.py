@@ -46,7 +46,7 @@ sys.exit(subprocess.run(sys.argv[sys.argv.index("--") + 1:], env={**os.environ, 
 """
 NO_VM = """
 import sys
-print("vm: not installed: qemu", file=sys.stderr)
+print("vm: no kernel below /somebody/tree; /somebody/tree/kernel.py downloads one\\nand more", file=sys.stderr)
 sys.exit(69)
 """
 
@@ -73,7 +73,9 @@ class PageOfReliability(unittest.TestCase):
         self.assertEqual(rows["the same by rdma, in the VM"], ["p99 < 1 s in the VM", "p50 7.00 ms, p99 9.00 ms", "met"])
         moved = next(row for what, row in rows.items() if what.startswith("one of two links lost"))
         self.assertEqual(moved[2], "met")
-        self.assertIn("p50 7.00 ms, p99 9.00 ms (3 of 3 rounds), 0 failed", moved[1])
+        self.assertIn("p50 7.00 ms, p99 9.00 ms of each round's quickest operation (3 of 3 rounds), 0 failed", moved[1])
+        self.assertIn("rdma.ack_timeout=17", self.page)
+        self.assertIn("64KiB", self.page)
         for transport in ("tcp", "rdma"):
             self.assertEqual(rows[f"1 % and 5 % of the packets lost, by {transport} in the VM"][1:],
                              ["200 operations: 0 wrong, 0 hung", "met"])
@@ -83,12 +85,15 @@ class PageOfReliability(unittest.TestCase):
 
     def test_without_a_vm_it_says_so(self):
         rows = self.measured(NO_VM, {"loss tcp": {"skipped": "no netem"}})
-        self.assertEqual(rows["the same by rdma, in the VM"][1:], ["no VM: not installed: qemu", "not measured"])
+        self.assertEqual(rows["the same by rdma, in the VM"][1:], ["no VM: no kernel below ...", "not measured"])
+        self.assertNotIn("somebody", self.page)
         self.assertIn("not played here: loss", rows["faults survived: every scenario"][1])
 
     def test_a_short_run_boots_none(self):
         rows = self.measured("import sys; sys.exit('booted')", {}, "--short")
         self.assertEqual(rows["the same by rdma, in the VM"][1:], ["no VM: left out of a short run", "not measured"])
+        rows = self.measured("import sys; sys.exit('booted')", {}, "--vm-rounds", "0")
+        self.assertEqual(rows["the same by rdma, in the VM"][1:], ["no VM: left out of this run", "not measured"])
 
     def test_what_is_wrong_in_the_vm_is_a_violation(self):
         world = {"rail-lost rdma in the VM": {"failed": {"ConnectionLost": 2}, "ok": False, "broken": "2 operations failed"},
@@ -99,9 +104,29 @@ class PageOfReliability(unittest.TestCase):
         self.assertEqual(rows["1 % and 5 % of the packets lost, by rdma in the VM"][2], "**missed**")
         self.assertIn("* rail-lost, rdma, VM: 2 operations failed", self.page)
 
-    def test_a_vm_that_fails_is_a_failure_and_leaves_the_page_as_it_is(self):
-        with self.assertRaises(FileNotFoundError):
-            self.measured("import sys; print('it hung'); sys.exit(70)", code=1)
+    def test_what_failed_on_a_lost_link_and_moved_nowhere_is_missed(self):
+        for failed, met in (({"ConnectionLost": 2}, "**missed**"), ({}, "not measured")):
+            rows = self.measured(VM, {"rail-lost rdma in the VM": {"failed": failed, "moved_ms": None}})
+            self.assertEqual(next(row for what, row in rows.items() if what.startswith("one of two links lost"))[2], met)
+
+    def test_a_vm_that_fails_is_a_failure_and_what_was_measured_stands(self):
+        why = "the VM ended: the guest's kernel panicked"
+        hung = "import sys; print(\"vm: the guest's kernel panicked; qemu ended with 0; the console:\\nlast\"); sys.exit(70)"
+        rows = self.measured(hung, code=1)
+        self.assertEqual(rows["the same by rdma, in the VM"][1:], [why, "not measured"])
+        self.assertEqual(rows["target killed, to all its tasks ended (tcp)"][2], "met")
+        self.assertIn(f"* {why}", self.page)
+        # What it had played by then stands, too.
+        rows = self.measured(VM.replace("sys.exit(", "print('it hung'); sys.exit(70 + "), code=1)
+        self.assertEqual(rows["the same by rdma, in the VM"][2], "met")
+        self.assertIn("* the VM ended: it hung", self.page)
+
+    def test_no_answer_in_the_vm_is_a_failure_and_the_others_stand(self):
+        silent = VM.replace("sys.exit(", 'code = (').replace("returncode)", 'returncode)\nopen(out + "/0.json", "w")')
+        rows = self.measured(silent, code=1)
+        self.assertEqual(rows["the same by rdma, in the VM"][1:], ["not played here", "not measured"])
+        self.assertEqual(rows["1 % and 5 % of the packets lost, by rdma in the VM"][2], "met")
+        self.assertIn("* in the VM, rdma: `troupe faults` gave no answer", self.page)
 
 
 if __name__ == "__main__":
