@@ -37,7 +37,7 @@ Status StagingRing::make(std::shared_ptr<Device> device, const StagingOptions& o
     auto memory = MemoryFile::create(chunk_bytes_ * options.chunks, false, Location::onNode(options.numa_node));
     if (!memory) return memory.status();
     memory_ = std::move(*memory);
-    auto pinning = device_->pin({reinterpret_cast<std::uint64_t>(memory_->data()), memory_->size()});
+    auto pinning = device_->pin(pinnedRange());
     if (!pinning) return pinning.status();
     pinning_ = std::move(*pinning);
     if (Status status = makeStreams(); !status) return status;

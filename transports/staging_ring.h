@@ -67,6 +67,8 @@ class StagingRing {
     std::uint64_t chunkBytes() const { return chunk_bytes_; }
     unsigned chunks() const { return static_cast<unsigned>(chunks_.size()); }
     unsigned freeChunks() const { return static_cast<unsigned>(free_.size()); }
+    /// Whether kernels of the device reach the chunks by the host's addresses.
+    Status isForKernels() const { return device_->reachesPinned(pinnedRange()); }
     /// The device's.
     Status state() const { return device_->state(); }
 
@@ -119,6 +121,7 @@ class StagingRing {
         std::uint64_t moved_at;  ///< As polls_ stood.
     };
     void reclaim();
+    ByteRange pinnedRange() const { return {reinterpret_cast<std::uint64_t>(memory_->data()), memory_->size()}; }
 
     struct Chunk {
         DeviceEvent ended;
