@@ -384,26 +384,73 @@ TEST_F(Packing, AKernelThatTheDriverRefusesIsNotAskedAgain) {
     EXPECT_EQ(saidTimes("cuLaunchKernel"), 1u) << said.str();
 }
 
-/// Copies that cannot begin are an error of all pages of the chunk, and of no other.
-TEST_F(Packing, AChunkThatCannotGoFailsItsOwnPages) {
+/// A copy that cannot begin is an error of its page and of those that would come after it in the chunk.
+TEST_F(Packing, APageThatCannotGoFailsNoneThatWentBeforeIt) {
     const auto ring = makeRing(2, nullptr);
     const DeviceMemory memory = must(gpu(0).allocate(kChunk));
     StagedInbox inbox(*ring, true);
     std::list<StagedSink> sinks;
-    control.fail("cuMemcpyAsync", api::Result::OutOfMemory, 1, 1);
-    for (std::uint64_t page = 0; page < 4; ++page) {
+    control.fail("cuMemcpyAsync", api::Result::OutOfMemory, 1, 2);
+    control.hold(true);
+    for (std::uint64_t page = 0; page < 6; ++page) {
         sinks.emplace_back(inbox, ByteRange{memory.get() + page * 1000, 100});
         receive(sinks.back(), noise(100));
-        if (page % 2 == 1) inbox.pause();
+        if (page == 3 || page == 5) inbox.pause();
     }
-    EXPECT_TRUE(ring->touches({memory.get(), 1})) << "the first of it had begun";
-    EXPECT_FALSE(ring->touches({memory.get() + 1000, 1}));
+    EXPECT_TRUE(ring->touches({memory.get() + 1000, 1})) << "the first of it had begun";
+    EXPECT_FALSE(ring->touches({memory.get() + 2000, 1}));
+    EXPECT_FALSE(sinks.front().isDone()) << "it is under way";
+    EXPECT_TRUE(sinks.front().state());
+    control.hold(false);
     finish(*ring);
     std::vector<bool> done;
     for (StagedSink& sink : sinks) done.push_back(sink.isDone());
-    EXPECT_EQ(done, (std::vector<bool>{false, false, true, true}));
-    EXPECT_EQ(sinks.front().state().code(), Code::ResourceExhausted);
-    EXPECT_TRUE(sinks.front().room().empty());
+    EXPECT_EQ(done, (std::vector<bool>{true, true, false, false, true, true}));
+    StagedSink& refused = *std::next(sinks.begin(), 2);
+    EXPECT_EQ(refused.state().code(), Code::ResourceExhausted);
+    EXPECT_TRUE(refused.room().empty());
+    EXPECT_EQ(control.read(memory.get() + 1000, 100), noise(100));
+}
+
+/// One of whose bytes some went before what failed, and some after.
+TEST_F(Packing, APageInSeveralPiecesFailsWithAnyOfThem) {
+    const auto ring = makeRing(3, nullptr);
+    const DeviceMemory memory = must(gpu(0).allocate(4 * kChunk));
+    StagedInbox inbox(*ring, true);
+    StagedSink first(inbox, {memory.get(), 100});
+    receive(first, noise(100));
+    StagedSink both(inbox, {memory.get() + 1000, 200});
+    receive(both, noise(100));
+    inbox.yieldChunks();
+    control.fail("cuMemcpyAsync", api::Result::OutOfMemory);
+    receive(both, noise(100));
+    inbox.pause();
+    finish(*ring);
+    EXPECT_TRUE(first.isDone());
+    EXPECT_EQ(both.state().code(), Code::ResourceExhausted);
+    EXPECT_FALSE(both.isDone());
+}
+
+/// What the kernel may have begun is under way, and what the copies after it began gets there.
+TEST_F(Packing, WhereKernelAndThenACopyAreRefusedThePagesBeforeItGetThere) {
+    const auto ring = makeRing(2, packing());
+    const DeviceMemory memory = must(gpu(0).allocate(kChunk));
+    StagedInbox inbox(*ring, true);
+    std::list<StagedSink> sinks;
+    control.fail("cuLaunchKernel", api::Result::OutOfMemory);
+    control.fail("cuMemcpyAsync", api::Result::OutOfMemory, 1, 1);
+    control.hold(true);
+    for (std::uint64_t page = 0; page < 3; ++page) {
+        sinks.emplace_back(inbox, ByteRange{memory.get() + page * 1000, 100});
+        receive(sinks.back(), noise(100));
+    }
+    inbox.pause();
+    EXPECT_TRUE(ring->touches({memory.get() + 2000, 1})) << "a launch may have been taken before one was refused";
+    control.hold(false);
+    finish(*ring);
+    std::vector<bool> done;
+    for (StagedSink& sink : sinks) done.push_back(sink.isDone());
+    EXPECT_EQ(done, (std::vector<bool>{true, false, false}));
 }
 
 TEST_F(Packing, CopiesWithinAGpuThatBeginTogetherAreOneLaunch) {
