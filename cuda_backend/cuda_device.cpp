@@ -73,10 +73,19 @@ Result<HostMemory> CudaDevice::allocateHost(std::uint64_t bytes) {
 
 Result<Pinning> CudaDevice::pin(const ByteRange& host) {
     auto* const memory = reinterpret_cast<void*>(host.addr);
-    if (Status status = run(driver_->calls().memHostRegister, memory, host.length, api::kMemHostRegisterPortable);
-        !status)
+    constexpr unsigned kFlags = api::kMemHostRegisterPortable | api::kMemHostRegisterDeviceMap;
+    if (Status status = run(driver_->calls().memHostRegister, memory, host.length, kFlags); !status)
         return status.withContext("pin " + host.toString());
     return Pinning(shared_from_this(), host.addr);
+}
+
+Status CudaDevice::reachesPinned(const ByteRange& pinned) {
+    api::DevicePtr here = 0;
+    auto* const memory = reinterpret_cast<void*>(pinned.addr);
+    if (Status status = run(driver_->calls().memHostGetDevicePointer, &here, memory, 0u); !status)
+        return status.withContext("kernels and pinned memory");
+    if (here == pinned.addr) return {};
+    return Status(Code::Unsupported, info_.location + " has addresses of its own for pinned memory");
 }
 
 // --- streams and events --------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class CudaDevice final : public device::Device {
     Result<device::DeviceMemory> allocate(std::uint64_t bytes) override;
     Result<device::HostMemory> allocateHost(std::uint64_t bytes) override;
     Result<device::Pinning> pin(const ByteRange& host) override;
+    Status reachesPinned(const ByteRange& pinned) override;
 
     Result<device::DeviceStream> makeStream() override;
     Result<device::DeviceEvent> makeEvent() override;

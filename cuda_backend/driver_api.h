@@ -158,13 +158,14 @@ struct AccessDesc {
     AccessFlags flags;
 };
 
-inline constexpr unsigned kStreamNonBlocking = 1;        ///< CU_STREAM_NON_BLOCKING: does not wait for stream 0.
-inline constexpr unsigned kEventBlockingSync = 1;        ///< CU_EVENT_BLOCKING_SYNC
-inline constexpr unsigned kEventDisableTiming = 2;       ///< CU_EVENT_DISABLE_TIMING
-inline constexpr unsigned kMemHostAllocPortable = 1;     ///< CU_MEMHOSTALLOC_PORTABLE: pinned for every context.
-inline constexpr unsigned kMemHostRegisterPortable = 1;  ///< CU_MEMHOSTREGISTER_PORTABLE
-inline constexpr unsigned kMemAttachGlobal = 1;          ///< CU_MEM_ATTACH_GLOBAL
-inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;  ///< CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+inline constexpr unsigned kStreamNonBlocking = 1;         ///< CU_STREAM_NON_BLOCKING: does not wait for stream 0.
+inline constexpr unsigned kEventBlockingSync = 1;         ///< CU_EVENT_BLOCKING_SYNC
+inline constexpr unsigned kEventDisableTiming = 2;        ///< CU_EVENT_DISABLE_TIMING
+inline constexpr unsigned kMemHostAllocPortable = 1;      ///< CU_MEMHOSTALLOC_PORTABLE: pinned for every context.
+inline constexpr unsigned kMemHostRegisterPortable = 1;   ///< CU_MEMHOSTREGISTER_PORTABLE
+inline constexpr unsigned kMemHostRegisterDeviceMap = 2;  ///< CU_MEMHOSTREGISTER_DEVICEMAP: kernels reach it, too.
+inline constexpr unsigned kMemAttachGlobal = 1;           ///< CU_MEM_ATTACH_GLOBAL
+inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;   ///< CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 }  // namespace troupe::cuda::api
 
@@ -204,6 +205,8 @@ inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;  ///< CU_IPC_MEM_LAZY_EN
     X(memFreeHost, cuMemFreeHost, cuMemFreeHost, 2000, Required, void* memory)                                         \
     X(memHostRegister, cuMemHostRegister, cuMemHostRegister_v2, 6050, Required, void* memory, std::size_t bytes,       \
       unsigned flags)                                                                                                  \
+    X(memHostGetDevicePointer, cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, Required,                \
+      DevicePtr* device, void* memory, unsigned flags)                                                                 \
     X(memHostUnregister, cuMemHostUnregister, cuMemHostUnregister, 4000, Required, void* memory)                       \
     X(pointerGetAttributes, cuPointerGetAttributes, cuPointerGetAttributes, 7000, Required, unsigned count,            \
       PointerAttribute* attributes, void** values, DevicePtr pointer)                                                  \

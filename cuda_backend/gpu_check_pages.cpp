@@ -153,7 +153,8 @@ void Bench::pages(nlohmann::json& report) {
     report.push_back({{"name", "trial"}, {"ms", took}});
     const char* const ways[kPageWays] = {"from the GPU", "to the GPU", "within the GPU"};
     for (std::size_t way = 0; way < kPageWays; ++way) {
-        const std::string border = borders ? (*borders)[way].toString() : "not known, the GPU is busy";
+        const std::string border =
+            borders ? borders->borders[way].toString() : "not known: " + borders.status().toString();
         fmt::print("  {:<44} {}\n", fmt::format("the kernel's, {}", ways[way]), border);
         report.push_back({{"name", ways[way]}, {"kernel", border}});
     }

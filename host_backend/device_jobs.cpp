@@ -25,27 +25,21 @@ bool reaches(int device, const DeviceSide& side, const DeviceSide& other) {
     return side.device == device || (side.plain && other.plain);
 }
 
-/// Whether a kernel of that GPU reaches it. Other than by copies memory of another GPU is not, unless it is mapped.
-bool kernelReaches(int device, const DeviceSide& side) {
-    return side.device == DeviceSide::kHost ? side.pinned : side.device == device;
-}
-
-/// Between memories of GPUs, of this process or mapped, the border is that within one GPU: it is the launch that
-/// counts.
-device::PageWay wayOf(const DeviceSide& to, const DeviceSide& from) {
-    if (to.device == DeviceSide::kHost) return device::PageWay::FromDevice;
-    return from.device == DeviceSide::kHost ? device::PageWay::ToDevice : device::PageWay::Within;
-}
+/// What a kernel of that GPU may touch: a bad access of a kernel is no error of that work alone, it costs the
+/// application's context. So nothing that anybody may unpin, move or unmap without freeing memory of the GPU, and
+/// nothing for which another border than that within the GPU was measured.
+bool isForKernel(int device, const DeviceSide& side) { return side.is_own && side.device == device; }
 
 }  // namespace
 
 DeviceSide DeviceSide::of(const ByteRange& range, const Region* region) {
     // What follows in another region may be of any kind.
     const bool pinned = region != nullptr && region->pinned && region->range.contains(range);
-    DeviceSide side{range.addr, kHost, pinned, false};
+    DeviceSide side{range.addr, kHost, pinned, false, false};
     if (region == nullptr || !region->isOnDevice()) return side;
     const device::MemoryPlace& place = region->place->memory;
     side.device = place.device;
+    side.is_own = true;
     side.plain = std::all_of(place.pieces.begin(), place.pieces.end(),
                              [](const device::MemoryPiece& piece) { return !piece.is_virtual; });
     return side;
@@ -114,23 +108,19 @@ DeviceJobs::Begun DeviceJobs::begin(Job& job, Status& why) {
 /// Begins as many of the first that wait as the kernel of one GPU moves at once. Returns how many: 0 where there are no
 /// several, or copies are as fast.
 std::size_t DeviceJobs::beginPacked(std::vector<Ended>& ended) {
-    const auto deviceOf = [](const Job& job) {
-        return job.from.device != DeviceSide::kHost ? job.from.device : job.to.device;
-    };
-    const int device = deviceOf(queue_.front());
-    const device::PageWay way = wayOf(queue_.front().to, queue_.front().from);
+    const int device = queue_.front().from.device;
     pages_.clear();
     std::uint64_t bytes = 0;
     for (const Job& job : queue_) {
         const std::uint64_t length = job.request.length;
-        if (pages_.size() == kMostPacked || length == 0 || length > kMostPackedBytes || deviceOf(job) != device ||
-            wayOf(job.to, job.from) != way || !kernelReaches(device, job.to) || !kernelReaches(device, job.from) ||
-            ByteRange{job.to.addr, length}.overlaps({job.from.addr, length}))
+        if (pages_.size() == kMostPacked || length == 0 || length > kMostPackedBytes || !isForKernel(device, job.to) ||
+            !isForKernel(device, job.from) || ByteRange{job.to.addr, length}.overlaps({job.from.addr, length}))
             break;
         pages_.push_back({job.to.addr, job.from.addr, length});
         bytes += length;
     }
     if (pages_.size() < 2) return 0;
+    const auto way = device::PageWay::Within;
     const auto staging = user_.at(device);
     if (!staging || !(*staging)->copier().packs(way, pages_.size(), bytes) || !(*staging)->copier().hasRoom()) return 0;
     const auto copy = (*staging)->copier().begin(pages_, way);

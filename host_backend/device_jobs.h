@@ -26,6 +26,7 @@ struct DeviceSide {
     int device = kHost;   ///< Of whose GPU's memory it is, or for which it is mapped.
     bool pinned = false;  ///< Of the host: GPUs reach it.
     bool plain = false;   ///< Of a GPU: others reach it, too; virtual memory may be open to its own alone.
+    bool is_own = false;  ///< Of a GPU: memory of this process, that is, not mapped of another's.
 
     /// `region`: where `range` begins; null: of the host, and nothing is known of it.
     static DeviceSide of(const ByteRange& range, const Region* region);

@@ -53,6 +53,8 @@ class ServerConnection : public Link {
     bool isPaused() const { return responses_.size() >= kMostResponses; }
     /// What is to be sent next waits for a GPU.
     bool waitsForGpu() const { return waits_for_gpu_; }
+    /// The socket did not take all of the last send.
+    bool isBlocked() const { return blocked_; }
     /// What is to be received next finds no room on its way to a GPU.
     bool isStarved() const { return starved_; }
 

@@ -27,6 +27,8 @@ Room StagedReceives::roomFor(std::span<std::byte>& here) {
 
 void StagedReceives::pause() {
     if (!inbox_) return;
+    // Nobody goes on with what is in it: of one that ended early not all has come, and never will.
+    if (!sink_) inbox_->ship();
     inbox_->pause();
     // Who has one keeps the ring of its GPU in use.
     if (!sink_ && inbox_->isEmpty()) inbox_.reset();

@@ -31,7 +31,7 @@ class StagedReceives {
 
     /// All of it was received: whoever takes it waits for its copies. Null: none was being received.
     std::unique_ptr<device::StagedSink> take() { return std::move(sink_); }
-    /// The end of a pass: what was taken may count on its bytes being on their way.
+    /// The end of every pass: what was taken may count on its bytes being on their way.
     void pause();
     /// The end of the connection. What is under way runs on, the rest is dropped.
     void clear();

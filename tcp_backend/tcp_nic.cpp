@@ -230,7 +230,8 @@ bool TcpNic::arm() {
     }
     for (ServerConnection* server : hot_) {
         std::uint32_t interest = server->isPaused() || server->isStarved() ? 0u : EPOLLIN;
-        if (server->hasUnsent() && !server->waitsForGpu()) interest |= EPOLLOUT;
+        // What waits for the socket may come before what waits for a GPU.
+        if (server->hasUnsent() && (!server->waitsForGpu() || server->isBlocked())) interest |= EPOLLOUT;
         shared_.events.setInterest(*server, interest);
     }
     return true;

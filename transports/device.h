@@ -153,8 +153,8 @@ struct DmabufRange {
     std::uint64_t offset = 0;  ///< Of the range's first byte, bytes.
 };
 
-/// One of several copies that are made at once, of `bytes` > 0: between memory of the GPU, what is mapped for it of
-/// other processes, and pinned memory. On no border.
+/// One of several copies that are made at once, of `bytes` > 0: between memory of the GPU, and what Device::pin pinned
+/// and Device::reachesPinned takes. On no border.
 struct PageMove {
     std::uint64_t to = 0;
     std::uint64_t from = 0;
@@ -165,8 +165,9 @@ struct PageMove {
 class PageMover {
   public:
     virtual ~PageMover() = default;
-    /// As so many calls of Device::copy, but for their order, which is none: what is written must not overlap. After an
-    /// error some of it may be under way. What is no memory at all a copy would refuse; here it may cost the GPU.
+    /// As so many calls of Device::copy, but for their order, which is undefined: where two write to the same bytes
+    /// those of either are there in the end, or some of each. After an error some of it may be under way. What is no
+    /// memory at all a copy would refuse; here it may cost the GPU.
     virtual Status move(StreamRef stream, std::span<const PageMove> moves) const = 0;
 };
 
@@ -186,6 +187,8 @@ class Device : public std::enable_shared_from_this<Device> {
     virtual Result<HostMemory> allocateHost(std::uint64_t bytes) = 0;
     /// Pins memory that is there already, whole pages.
     virtual Result<Pinning> pin(const ByteRange& host) = 0;
+    /// Whether kernels reach what `pin` pinned by the host's own addresses. An error says why they do not.
+    virtual Status reachesPinned(const ByteRange& pinned) = 0;
 
     // --- streams and events
     // -------------------------------------------------------------------------------------------

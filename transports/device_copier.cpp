@@ -48,14 +48,14 @@ DeviceCopier::~DeviceCopier() {
 Result<std::uint64_t> DeviceCopier::begin(std::span<const PageMove> moves, PageWay way) {
     if (free_.empty()) return Status(Code::Internal, "a copy of a GPU was begun without room for it");
     const DeviceStream& stream = streams_[++copies_ % kStreams];
-    std::size_t begun = 0;
+    MovesBegun begun;
     const Status status = packing_->begin(*device_, stream, way, moves, begun);
-    if (begun == 0) return status;
+    if (begun.touched == 0) return status;
     const unsigned index = free_.back();
     free_.pop_back();
     busy_.push_back(index);
     Slot& slot = slots_[index];
-    slot.moves.assign(moves.begin(), moves.begin() + static_cast<std::ptrdiff_t>(begun));
+    slot.moves.assign(moves.begin(), moves.begin() + static_cast<std::ptrdiff_t>(begun.touched));
     slot.copy = copies_;
     const Status recorded = device_->record(slot.ended, stream);
     slot.unseen = !recorded;

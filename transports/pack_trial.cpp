@@ -24,14 +24,19 @@ Result<std::unique_ptr<PackTrial>> PackTrial::create(std::shared_ptr<Device> dev
     // Pages lie apart: one is where the next but one of a row would be.
     auto memory = device->allocate(3 * kMostBytes);
     if (!memory) return memory.status();
-    auto pinned = device->allocateHost(kMostBytes);
+    auto pinned = MemoryFile::create(kMostBytes, false);
     if (!pinned) return pinned.status();
+    const ByteRange range{reinterpret_cast<std::uint64_t>((*pinned)->data()), kMostBytes};
+    auto pinning = device->pin(range);
+    if (!pinning) return pinning.status();
+    if (Status reached = device->reachesPinned(range); !reached) return reached;
     auto stream = device->makeStream();
     if (!stream) return stream.status();
     auto event = device->makeEvent();
     if (!event) return event.status();
     trial->memory_ = std::move(*memory);
     trial->pinned_ = std::move(*pinned);
+    trial->pinning_ = std::move(*pinning);
     trial->stream_ = std::move(*stream);
     trial->event_ = std::move(*event);
     trial->device_ = std::move(device);
@@ -47,20 +52,21 @@ PackTrial::~PackTrial() {
 
 std::vector<PageMove> PackTrial::pagesOf(PageWay way, std::size_t pages, std::uint64_t bytes) const {
     std::vector<PageMove> moves(pages);
+    const auto pinned = reinterpret_cast<std::uint64_t>(pinned_->data());
     for (std::size_t index = 0; index < pages; ++index) {
         // In an order of no meaning: what lies at equal distances has an easier plan.
         const std::uint64_t apart = memory_.get() + ((index ^ 1) * 2) * bytes;
         const std::uint64_t together = index * bytes;
         switch (way) {
-            case PageWay::FromDevice: moves[index] = {pinned_.get() + together, apart, bytes}; break;
-            case PageWay::ToDevice: moves[index] = {apart, pinned_.get() + together, bytes}; break;
+            case PageWay::FromDevice: moves[index] = {pinned + together, apart, bytes}; break;
+            case PageWay::ToDevice: moves[index] = {apart, pinned + together, bytes}; break;
             case PageWay::Within: moves[index] = {memory_.get() + 2 * kMostBytes + together, apart, bytes}; break;
         }
     }
     return moves;
 }
 
-std::optional<std::chrono::nanoseconds> PackTrial::take(const std::vector<PageMove>& moves, bool kernel) {
+Result<std::chrono::nanoseconds> PackTrial::take(const std::vector<PageMove>& moves, bool kernel) {
     const TimePoint begun = Clock::now();
     Status status;
     if (kernel) {
@@ -70,21 +76,22 @@ std::optional<std::chrono::nanoseconds> PackTrial::take(const std::vector<PageMo
             if (status) status = device_->copy(stream_, move.to, move.from, move.bytes);
     }
     if (status) status = device_->record(event_, stream_);
-    if (!status) return std::nullopt;
+    if (!status) return status;
     for (;;) {
         const auto done = device_->isDone(event_);
         const TimePoint now = Clock::now();
-        if (!done) return std::nullopt;
+        if (!done) return done.status();
         if (*done) return now - begun;
-        if (now - begun > options_.patience) return std::nullopt;
+        if (now - begun > options_.patience) return Status(Code::Timeout, device_->info().location + " is busy");
         std::this_thread::yield();
     }
 }
 
-std::optional<PackBorder> PackTrial::measure(PageWay way) {
+Result<PackBorder> PackTrial::measure(PageWay way, bool& is_complete) {
     // Whatever is done for the first time takes longer.
     const auto first = pagesOf(way, 2, kSizes[0]);
-    if (!take(first, true) || !take(first, false)) return std::nullopt;
+    for (const bool kernel : {true, false})
+        if (const auto taken = take(first, kernel); !taken) return taken.status();
     const TimePoint until = Clock::now() + options_.budget;
     std::vector<PackBorder::Sample> samples;
     for (const std::size_t pages : kCounts) {
@@ -94,10 +101,14 @@ std::optional<PackBorder> PackTrial::measure(PageWay way) {
             PackBorder::Sample sample{pages, bytes, std::chrono::nanoseconds::max() / 2,
                                       std::chrono::nanoseconds::max() / 2};
             for (int round = 0; round < kRounds; ++round) {
-                if (Clock::now() > until) return PackBorder::of(samples);
+                if (Clock::now() > until) {
+                    is_complete = false;
+                    return PackBorder::of(samples);
+                }
                 const auto kernel = take(moves, true);
+                if (!kernel) return kernel.status();
                 const auto copies = take(moves, false);
-                if (!kernel || !copies) return std::nullopt;
+                if (!copies) return copies.status();
                 sample.kernel = std::min(sample.kernel, *kernel);
                 sample.copies = std::min(sample.copies, *copies);
             }
@@ -109,14 +120,14 @@ std::optional<PackBorder> PackTrial::measure(PageWay way) {
     return PackBorder::of(samples);
 }
 
-std::optional<PackBorders> PackTrial::run() {
-    PackBorders borders;
+Result<PackTrial::Outcome> PackTrial::run() {
+    Outcome outcome;
     for (const PageWay way : {PageWay::FromDevice, PageWay::ToDevice, PageWay::Within}) {
-        const auto border = measure(way);
-        if (!border) return std::nullopt;
-        borders[static_cast<std::size_t>(way)] = *border;
+        const auto border = measure(way, outcome.is_complete);
+        if (!border) return border.status();
+        outcome.borders[static_cast<std::size_t>(way)] = *border;
     }
-    return borders;
+    return outcome;
 }
 
 }  // namespace troupe::device

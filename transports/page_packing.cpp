@@ -15,15 +15,15 @@ bool PagePacking::takes(PageWay way, std::size_t pages, std::uint64_t bytes) con
 }
 
 Status PagePacking::begin(Device& device, StreamRef stream, PageWay way, std::span<const PageMove> moves,
-                          std::size_t& begun) {
-    begun = 0;
+                          MovesBegun& begun) {
+    begun = {};
     std::uint64_t bytes = 0;
     for (const PageMove& move : moves) bytes += move.bytes;
     const bool packs = takes(way, moves.size(), bytes);
     if (packs) {
         const Status launched = mover_->move(stream, moves);
         if (launched || launched.code() == Code::DeviceLost) {
-            begun = launched ? moves.size() : 0;
+            if (launched) begun = {moves.size(), moves.size()};
             return launched;
         }
         if (usable_.exchange(false) && log_)
@@ -33,10 +33,10 @@ Status PagePacking::begin(Device& device, StreamRef stream, PageWay way, std::sp
     for (const PageMove& move : moves) {
         if (const Status copied = device.copy(stream, move.to, move.from, move.bytes); !copied) {
             // The first of several launches may have been taken.
-            if (packs) begun = moves.size();
+            if (packs) begun.touched = moves.size();
             return copied;
         }
-        ++begun;
+        begun = {begun.whole + 1, begun.whole + 1};
     }
     return {};
 }

@@ -162,7 +162,7 @@ std::span<std::byte> StagedInbox::room(const ByteRange& target) {
     return {ring_->data(*chunk_) + begin(), std::min(target.length, chunk - begin())};
 }
 
-std::shared_ptr<const Shipment> StagedInbox::commit(const ByteRange& piece, bool last) {
+ShipmentPart StagedInbox::commit(const ByteRange& piece, bool last) {
     ring_->moved(*this);
     const std::uint64_t at = shared_ ? pieceAt(used_, piece.addr) : used_;
     StagedPiece* const before = pieces_.empty() ? nullptr : &pieces_.back();
@@ -173,22 +173,23 @@ std::shared_ptr<const Shipment> StagedInbox::commit(const ByteRange& piece, bool
     used_ = at + piece.length;
     has_whole_ = has_whole_ || last;
     if (!shipment_) shipment_ = std::make_shared<Shipment>();
-    const std::shared_ptr<const Shipment> with = shipment_;
+    ShipmentPart with{shipment_, pieces_.size() - 1};
     if (!shared_ && (last || used_ == ring_->chunkBytes())) ship();
     return with;
 }
 
 void StagedInbox::ship() {
     if (pieces_.empty()) return;
-    const auto copy = ring_->begin(*chunk_, StagingRing::Way::ToDevice, pieces_);
+    StagingRing::Begun begun;
+    shipment_->error = ring_->begin(*chunk_, StagingRing::Way::ToDevice, pieces_, begun);
+    shipment_->copy = begun.copy;
+    shipment_->whole = begun.pieces;
     // It is the ring's from now on, and anybody's when the copy has ended.
     ring_->give(*chunk_);
     chunk_.reset();
     pieces_.clear();
     used_ = 0;
     has_whole_ = false;
-    shipment_->error = copy.status();
-    if (copy) shipment_->copy = *copy;
     shipment_.reset();
 }
 
@@ -228,8 +229,14 @@ std::span<std::byte> StagedSink::room() {
 }
 
 Status StagedSink::commit(std::uint64_t bytes) {
-    auto shipment = inbox_->commit({target_.addr, bytes}, bytes == target_.length);
-    if (shipments_.empty() || shipments_.back() != shipment) shipments_.push_back(std::move(shipment));
+    ShipmentPart part = inbox_->commit({target_.addr, bytes}, bytes == target_.length);
+    if (!parts_.empty() && parts_.back().shipment == part.shipment) {
+        parts_.back().last = part.last;
+    } else {
+        // Else looking through them would take longer with each chunk of a long one.
+        forgetSettled();
+        parts_.push_back(std::move(part));
+    }
     target_ = {target_.addr + bytes, target_.length - bytes};
     return state();
 }
@@ -240,18 +247,22 @@ Status StagedSink::yield() {
 }
 
 Status StagedSink::state() const {
-    for (const auto& shipment : shipments_)
-        if (!shipment->error) return shipment->error;
+    for (const ShipmentPart& part : parts_)
+        if (Status error = part.error(); !error) return error;
     return ring_->state();
 }
 
 bool StagedSink::isDone() { return target_.length == 0 && state().isOk() && isSettled(); }
 
 bool StagedSink::isSettled() {
-    std::erase_if(shipments_, [this](const auto& shipment) {
-        return shipment->error.isOk() && shipment->copy != 0 && !ring_->isUnderWay(shipment->copy);
+    forgetSettled();
+    return parts_.empty();
+}
+
+void StagedSink::forgetSettled() {
+    std::erase_if(parts_, [this](const ShipmentPart& part) {
+        return part.error().isOk() && part.shipment->copy != 0 && !ring_->isUnderWay(part.shipment->copy);
     });
-    return shipments_.empty();
 }
 
 }  // namespace troupe::device

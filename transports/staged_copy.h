@@ -87,6 +87,15 @@ class StagedPages final : public ChunkHolder {
 struct Shipment {
     std::uint64_t copy = 0;  ///< Of the ring; 0: it has not begun.
     Status error;            ///< Why not all of it will get there: final.
+    std::size_t whole = 0;   ///< With an error: so many of its pieces, from the first on, get there all the same.
+};
+
+/// The bytes of one sink in a shipment.
+struct ShipmentPart {
+    std::shared_ptr<const Shipment> shipment;
+    std::size_t last = 0;  ///< The last piece with any of them.
+
+    Status error() const { return last < shipment->whole ? Status() : shipment->error; }
 };
 
 /// A chunk that is filled with what is received for a GPU, and goes on its way as one copy: with one large piece of
@@ -109,11 +118,11 @@ class StagedInbox final : public ChunkHolder {
     std::span<std::byte> room(const ByteRange& target);
     /// The beginning of the room was filled, with the bytes of `piece`. `last`: all of its page have come now. Returns
     /// what they go with.
-    std::shared_ptr<const Shipment> commit(const ByteRange& piece, bool last);
+    ShipmentPart commit(const ByteRange& piece, bool last);
     /// Sends what there is on its way.
     void ship();
-    /// The wire has no more for now: what is whole goes, and takes along what is not. Others wait for the chunk, or for
-    /// the bytes.
+    /// At the end of every pass of a loop: the wire had no more for now, so what is whole goes, and takes along what is
+    /// not. Others wait for the chunk, or for the bytes.
     void pause();
     /// Lets go of a chunk that nothing was received into yet.
     void giveUnused();
@@ -163,11 +172,13 @@ class StagedSink final {
     bool isSettled();
 
   private:
+    void forgetSettled();
+
     StagingRing* ring_;
-    std::unique_ptr<StagedInbox> own_;                        ///< Null: it is somebody's.
-    StagedInbox* inbox_;                                      ///< Until the last byte.
-    ByteRange target_;                                        ///< What has not come yet.
-    std::vector<std::shared_ptr<const Shipment>> shipments_;  ///< That may be under way, or have failed.
+    std::unique_ptr<StagedInbox> own_;  ///< Null: it is somebody's.
+    StagedInbox* inbox_;                ///< Until the last byte.
+    ByteRange target_;                  ///< What has not come yet.
+    std::vector<ShipmentPart> parts_;   ///< That may be under way, or have failed: no more than a ring has chunks.
 };
 
 }  // namespace troupe::device

@@ -53,6 +53,10 @@ Status StagingPool::makeRings(const PlacedMemory& place, OfDevice& of_device) co
     for (unsigned loop = 0; loop < loops_; ++loop) {
         auto staging = Staging::create(place.device, options, of_device.packing);
         if (!staging) return staging.status();
+        if (pack_ != PackMode::Off && of_device.for_kernels) {
+            of_device.for_kernels = (*staging)->out().isForKernels();
+            if (of_device.for_kernels) of_device.for_kernels = (*staging)->in().isForKernels();
+        }
         of_device.by_loop.push_back(std::move(*staging));
     }
     return {};
@@ -61,6 +65,7 @@ Status StagingPool::makeRings(const PlacedMemory& place, OfDevice& of_device) co
 Status StagingPool::acquire(const std::string& transport, const Region& region) {
     const PlacedMemory& place = *region.place;
     std::shared_ptr<PagePacking> is_new;
+    Status for_kernels;
     {
         const std::lock_guard lock(mutex_);
         OfDevice& of_device = devices_[place.memory.device];
@@ -70,49 +75,72 @@ Status StagingPool::acquire(const std::string& transport, const Region& region) 
                 return made;
             }
             is_new = of_device.packing;
+            for_kernels = of_device.for_kernels;
         }
         of_device.users.emplace(transport, region.id);
     }
     // Loops look for rings meanwhile. Those of this GPU move pages by copies until this is known.
-    if (is_new && pack_ != PackMode::Off) choosePacking(place, is_new);
+    if (is_new && pack_ != PackMode::Off) choosePacking(place, is_new, for_kernels);
     return {};
 }
 
 /// What is in the kernel's way is said, and no reason to refuse anything.
-void StagingPool::choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing) {
+void StagingPool::choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing,
+                                const Status& for_kernels) {
     const std::string& where = place.device->info().location;
-    auto mover = place.device->makeMover();
-    if (!mover) {
-        if (log_) log_->info("{}: small pages are moved by a copy each: {}", where, mover.status().toString());
+    Kernel* kernel = nullptr;
+    {
+        const std::lock_guard lock(mutex_);
+        kernel = &kernels_[place.memory.device];
+    }
+    const std::lock_guard choosing(kernel->mutex);
+    Status why = for_kernels;
+    if (why && !kernel->mover) {
+        auto made = place.device->makeMover();
+        why = made.status();
+        if (made) kernel->mover = std::move(*made);
+    }
+    if (!why) {
+        if (log_) log_->info("{}: small pages are moved by a copy each: {}", where, why.toString());
         return;
     }
     PackBorders borders;
     borders.fill(PackBorder::always());
-    if (pack_ == PackMode::Auto) borders = bordersOf(place.device, *mover);
+    if (pack_ == PackMode::Auto) borders = bordersOf(place.device, *kernel);
     if (log_)
         log_->info("{}: its kernel moves pages, from the GPU: {}; to it: {}; within it: {}", where,
                    borders[0].toString(), borders[1].toString(), borders[2].toString());
-    packing->use(std::move(*mover), std::move(borders));
+    packing->use(kernel->mover, std::move(borders));
 }
 
-PackBorders StagingPool::bordersOf(const std::shared_ptr<Device>& device,
-                                   const std::shared_ptr<const PageMover>& mover) {
-    const int ordinal = device->info().ordinal;
-    {
-        const std::lock_guard lock(mutex_);
-        if (const auto known = measured_.find(ordinal); known != measured_.end()) return known->second;
+PackBorders StagingPool::bordersOf(const std::shared_ptr<Device>& device, Kernel& kernel) const {
+    if (kernel.measured) return *kernel.measured;
+    Status why;
+    if (!kernel.trial) {
+        auto made = PackTrial::create(device, kernel.mover, trial_);
+        why = made.status();
+        if (made) kernel.trial = std::move(*made);
     }
-    auto trial = PackTrial::create(device, mover, {});
-    const auto measured = trial ? (*trial)->run() : std::nullopt;
-    if (!measured) {
-        const std::string why = trial ? "it is busy" : trial.status().toString();
-        if (log_) log_->info("{}: what moves small pages faster is not known: {}", device->info().location, why);
+    PackTrial::Outcome outcome;
+    if (why) {
+        auto ran = kernel.trial->run();
+        why = ran.status();
+        if (ran) outcome = std::move(*ran);
     }
-    const std::lock_guard lock(mutex_);
-    if (const auto found = devices_.find(ordinal); trial && found != devices_.end())
-        found->second.trial = std::move(*trial);
-    if (!measured) return {};
-    return measured_[ordinal] = *measured;
+    if (why && outcome.is_complete) {
+        kernel.measured = outcome.borders;
+    } else if (log_) {
+        const std::string& where = device->info().location;
+        if (why)
+            log_->info(
+                "{}: what moves small pages faster was not measured to the end, and is again with the next rings",
+                where);
+        else
+            log_->info("{}: what moves small pages faster is not known: {}", where,
+                       why.code() == Code::Timeout ? why.message() : "it failed: " + why.toString());
+    }
+    // What is not known is the copies'.
+    return outcome.borders;
 }
 
 void StagingPool::release(const std::string& transport, const Region& region) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -60,8 +61,14 @@ class StagingPool {
   public:
     /// Of the node nearest to a GPU `options.numa_node` is overridden where the driver says which that is.
     /// `log` may be null.
-    StagingPool(unsigned loops, const StagingOptions& options, PackMode pack = PackMode::Off, Logger log = nullptr)
-        : loops_(loops), options_(options), pack_(pack), log_(std::move(log)) {}
+    StagingPool(unsigned loops, const StagingOptions& options, PackMode pack = PackMode::Off, Logger log = nullptr,
+                const PackTrial::Options& trial = {})
+        : loops_(loops), options_(options), pack_(pack), log_(std::move(log)), trial_(trial) {}
+    /// Gives back the kernel and what it was tried with: a driver waits for all that the GPU was given, of the
+    /// application, too.
+    ~StagingPool() = default;
+    StagingPool(const StagingPool&) = delete;
+    StagingPool& operator=(const StagingPool&) = delete;
 
     /// For a region of a GPU that is being registered with `transport`. The first of a GPU makes the rings, and finds
     /// out what moves small pages there, which takes milliseconds, so never on a data loop. The error leaves nothing
@@ -79,21 +86,29 @@ class StagingPool {
         std::set<std::pair<std::string, std::uint64_t>> users;  ///< Transport and region.
         std::vector<std::shared_ptr<Staging>> by_loop;
         std::shared_ptr<PagePacking> packing;
-        /// Until the rings end: giving memory back makes a driver wait for all that the GPU was given, of the
-        /// application, too, and what was given up may be under way.
+        Status for_kernels;  ///< Whether kernels reach all rings.
+    };
+    /// A GPU's kernel and what is known of it. It stays when rings go, until the pool ends: giving memory or a kernel
+    /// back makes a driver wait for all that the GPU was given, and who unregisters must not wait for the application.
+    struct Kernel {
+        std::mutex mutex;  ///< Of who chooses, which takes milliseconds.
+        std::shared_ptr<const PageMover> mover;
         std::unique_ptr<PackTrial> trial;
+        std::optional<PackBorders> measured;  ///< Completely.
     };
     Status makeRings(const PlacedMemory& place, OfDevice& of_device) const;
-    void choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing);
-    PackBorders bordersOf(const std::shared_ptr<Device>& device, const std::shared_ptr<const PageMover>& mover);
+    void choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing,
+                       const Status& for_kernels);
+    PackBorders bordersOf(const std::shared_ptr<Device>& device, Kernel& kernel) const;
 
     const unsigned loops_;
     const StagingOptions options_;
     const PackMode pack_;
     const Logger log_;
+    const PackTrial::Options trial_;
     mutable std::mutex mutex_;
     std::map<int, OfDevice> devices_;
-    std::map<int, PackBorders> measured_;  ///< They stay when rings go.
+    std::map<int, Kernel> kernels_;
 };
 
 }  // namespace troupe::device

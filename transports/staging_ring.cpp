@@ -37,7 +37,7 @@ Status StagingRing::make(std::shared_ptr<Device> device, const StagingOptions& o
     auto memory = MemoryFile::create(chunk_bytes_ * options.chunks, false, Location::onNode(options.numa_node));
     if (!memory) return memory.status();
     memory_ = std::move(*memory);
-    auto pinning = device_->pin({reinterpret_cast<std::uint64_t>(memory_->data()), memory_->size()});
+    auto pinning = device_->pin(pinnedRange());
     if (!pinning) return pinning.status();
     pinning_ = std::move(*pinning);
     if (Status status = makeStreams(); !status) return status;
@@ -78,7 +78,8 @@ std::optional<unsigned> StagingRing::take() {
     return chunk;
 }
 
-Result<std::uint64_t> StagingRing::begin(unsigned chunk, Way way, std::span<const StagedPiece> pieces) {
+Status StagingRing::begin(unsigned chunk, Way way, std::span<const StagedPiece> pieces, Begun& begun) {
+    begun = {};
     Chunk& taken = chunks_[chunk];
     const auto host = reinterpret_cast<std::uint64_t>(data(chunk));
     const bool out = way == Way::FromDevice;
@@ -93,19 +94,18 @@ Result<std::uint64_t> StagingRing::begin(unsigned chunk, Way way, std::span<cons
     if (taken.given || !taken.copying.empty() || !fits)
         return Status(Code::Internal, "a chunk of a staging ring was used out of turn");
     const DeviceStream& stream = streams_[++copies_ % kStreams];
-    std::size_t begun = 0;
+    MovesBegun moves;
     const Status status =
-        packing_->begin(*device_, stream, out ? PageWay::FromDevice : PageWay::ToDevice, moves_, begun);
-    if (begun == 0) return status;
+        packing_->begin(*device_, stream, out ? PageWay::FromDevice : PageWay::ToDevice, moves_, moves);
+    if (moves.touched == 0) return status;
     // From here on it is under way, whether its end can be seen or not.
-    for (const StagedPiece& piece : pieces.first(begun)) taken.copying.push_back(piece.memory);
+    for (const StagedPiece& piece : pieces.first(moves.touched)) taken.copying.push_back(piece.memory);
     taken.copy = copies_;
     busy_.push_back(chunk);
     const Status recorded = device_->record(taken.ended, stream);
     taken.unseen = !recorded;
-    if (!status) return status;
-    if (!recorded) return recorded;
-    return taken.copy;
+    if (recorded) begun = {taken.copy, moves.whole};
+    return status ? recorded : status;
 }
 
 bool StagingRing::isUnderWay(std::uint64_t copy) const {

@@ -67,6 +67,8 @@ class StagingRing {
     std::uint64_t chunkBytes() const { return chunk_bytes_; }
     unsigned chunks() const { return static_cast<unsigned>(chunks_.size()); }
     unsigned freeChunks() const { return static_cast<unsigned>(free_.size()); }
+    /// Whether kernels of the device reach the chunks by the host's addresses.
+    Status isForKernels() const { return device_->reachesPinned(pinnedRange()); }
     /// The device's.
     Status state() const { return device_->state(); }
 
@@ -91,7 +93,17 @@ class StagingRing {
         return begin(chunk, way, std::span(&piece, 1));
     }
     /// The same with pieces of the chunk that do not overlap: one copy, that ends when all of them have.
-    Result<std::uint64_t> begin(unsigned chunk, Way way, std::span<const StagedPiece> pieces);
+    Result<std::uint64_t> begin(unsigned chunk, Way way, std::span<const StagedPiece> pieces) {
+        Begun begun;
+        if (Status status = begin(chunk, way, pieces, begun); !status) return status;
+        return begun.copy;
+    }
+    /// What came of it, after an error, too.
+    struct Begun {
+        std::uint64_t copy = 0;
+        std::size_t pieces = 0;  ///< So many, from the first on, get there with `copy`; the others do not.
+    };
+    Status begin(unsigned chunk, Way way, std::span<const StagedPiece> pieces, Begun& begun);
     /// Its copy, if it has one, is done. Known by the last poll.
     bool isIdle(unsigned chunk) const { return chunks_[chunk].copying.empty(); }
     bool isUnderWay(std::uint64_t copy) const;
@@ -119,6 +131,7 @@ class StagingRing {
         std::uint64_t moved_at;  ///< As polls_ stood.
     };
     void reclaim();
+    ByteRange pinnedRange() const { return {reinterpret_cast<std::uint64_t>(memory_->data()), memory_->size()}; }
 
     struct Chunk {
         DeviceEvent ended;

@@ -384,26 +384,73 @@ TEST_F(Packing, AKernelThatTheDriverRefusesIsNotAskedAgain) {
     EXPECT_EQ(saidTimes("cuLaunchKernel"), 1u) << said.str();
 }
 
-/// Copies that cannot begin are an error of all pages of the chunk, and of no other.
-TEST_F(Packing, AChunkThatCannotGoFailsItsOwnPages) {
+/// A copy that cannot begin is an error of its page and of those that would come after it in the chunk.
+TEST_F(Packing, APageThatCannotGoFailsNoneThatWentBeforeIt) {
     const auto ring = makeRing(2, nullptr);
     const DeviceMemory memory = must(gpu(0).allocate(kChunk));
     StagedInbox inbox(*ring, true);
     std::list<StagedSink> sinks;
-    control.fail("cuMemcpyAsync", api::Result::OutOfMemory, 1, 1);
-    for (std::uint64_t page = 0; page < 4; ++page) {
+    control.fail("cuMemcpyAsync", api::Result::OutOfMemory, 1, 2);
+    control.hold(true);
+    for (std::uint64_t page = 0; page < 6; ++page) {
         sinks.emplace_back(inbox, ByteRange{memory.get() + page * 1000, 100});
         receive(sinks.back(), noise(100));
-        if (page % 2 == 1) inbox.pause();
+        if (page == 3 || page == 5) inbox.pause();
     }
-    EXPECT_TRUE(ring->touches({memory.get(), 1})) << "the first of it had begun";
-    EXPECT_FALSE(ring->touches({memory.get() + 1000, 1}));
+    EXPECT_TRUE(ring->touches({memory.get() + 1000, 1})) << "the first of it had begun";
+    EXPECT_FALSE(ring->touches({memory.get() + 2000, 1}));
+    EXPECT_FALSE(sinks.front().isDone()) << "it is under way";
+    EXPECT_TRUE(sinks.front().state());
+    control.hold(false);
     finish(*ring);
     std::vector<bool> done;
     for (StagedSink& sink : sinks) done.push_back(sink.isDone());
-    EXPECT_EQ(done, (std::vector<bool>{false, false, true, true}));
-    EXPECT_EQ(sinks.front().state().code(), Code::ResourceExhausted);
-    EXPECT_TRUE(sinks.front().room().empty());
+    EXPECT_EQ(done, (std::vector<bool>{true, true, false, false, true, true}));
+    StagedSink& refused = *std::next(sinks.begin(), 2);
+    EXPECT_EQ(refused.state().code(), Code::ResourceExhausted);
+    EXPECT_TRUE(refused.room().empty());
+    EXPECT_EQ(control.read(memory.get() + 1000, 100), noise(100));
+}
+
+/// One of whose bytes some went before what failed, and some after.
+TEST_F(Packing, APageInSeveralPiecesFailsWithAnyOfThem) {
+    const auto ring = makeRing(3, nullptr);
+    const DeviceMemory memory = must(gpu(0).allocate(4 * kChunk));
+    StagedInbox inbox(*ring, true);
+    StagedSink first(inbox, {memory.get(), 100});
+    receive(first, noise(100));
+    StagedSink both(inbox, {memory.get() + 1000, 200});
+    receive(both, noise(100));
+    inbox.yieldChunks();
+    control.fail("cuMemcpyAsync", api::Result::OutOfMemory);
+    receive(both, noise(100));
+    inbox.pause();
+    finish(*ring);
+    EXPECT_TRUE(first.isDone());
+    EXPECT_EQ(both.state().code(), Code::ResourceExhausted);
+    EXPECT_FALSE(both.isDone());
+}
+
+/// What the kernel may have begun is under way, and what the copies after it began gets there.
+TEST_F(Packing, WhereKernelAndThenACopyAreRefusedThePagesBeforeItGetThere) {
+    const auto ring = makeRing(2, packing());
+    const DeviceMemory memory = must(gpu(0).allocate(kChunk));
+    StagedInbox inbox(*ring, true);
+    std::list<StagedSink> sinks;
+    control.fail("cuLaunchKernel", api::Result::OutOfMemory);
+    control.fail("cuMemcpyAsync", api::Result::OutOfMemory, 1, 1);
+    control.hold(true);
+    for (std::uint64_t page = 0; page < 3; ++page) {
+        sinks.emplace_back(inbox, ByteRange{memory.get() + page * 1000, 100});
+        receive(sinks.back(), noise(100));
+    }
+    inbox.pause();
+    EXPECT_TRUE(ring->touches({memory.get() + 2000, 1})) << "a launch may have been taken before one was refused";
+    control.hold(false);
+    finish(*ring);
+    std::vector<bool> done;
+    for (StagedSink& sink : sinks) done.push_back(sink.isDone());
+    EXPECT_EQ(done, (std::vector<bool>{true, false, false}));
 }
 
 TEST_F(Packing, CopiesWithinAGpuThatBeginTogetherAreOneLaunch) {
@@ -449,7 +496,8 @@ TEST_F(Packing, ATrialMeasuresEachWayAndLeavesNothing) {
         // However loaded this machine is.
         auto trial = PackTrial::create(gpus[0], kernel, {std::chrono::microseconds(2000), std::chrono::seconds(60)});
         ASSERT_TRUE(trial) << trial.status().toString();
-        EXPECT_TRUE((*trial)->run());
+        const auto outcome = (*trial)->run();
+        EXPECT_TRUE(outcome) << outcome.status().toString();
         EXPECT_GE(launches(), kPageWays);
         EXPECT_GE(copies(), kPageWays);
     }
@@ -463,8 +511,29 @@ TEST_F(Packing, ATrialOfAGpuThatIsBusyIsGivenUp) {
     const auto kernel = mover();
     auto trial = must(PackTrial::create(gpus[0], kernel, {}));
     control.hold(true);
-    EXPECT_FALSE(trial->run());
+    EXPECT_EQ(trial->run().status().code(), Code::Timeout);
     control.hold(false);
+}
+
+TEST_F(Packing, ATrialSaysWhetherItCameToItsEnd) {
+    const auto kernel = mover();
+    for (const bool complete : {false, true}) {
+        const std::chrono::seconds budget(complete ? 60 : 0);
+        const auto trial = must(PackTrial::create(gpus[0], kernel, {budget, std::chrono::seconds(60)}));
+        const auto outcome = must(trial->run());
+        EXPECT_EQ(outcome.is_complete, complete);
+        if (!complete) {
+            EXPECT_FALSE(outcome.borders[0].takes(2, 2)) << "what was not measured is the copies'";
+        }
+    }
+}
+
+TEST_F(Packing, KernelsReachWhatARingHasPinnedAtTheHostsAddresses) {
+    EXPECT_TRUE(makeRing(2, nullptr)->isForKernels());
+    const auto kernel = mover();
+    control.ownAddresses(true);
+    EXPECT_EQ(makeRing(2, nullptr)->isForKernels().code(), Code::Unsupported);
+    EXPECT_EQ(PackTrial::create(gpus[0], kernel, {}).status().code(), Code::Unsupported);
 }
 
 class PackingPool : public Packing {
@@ -499,10 +568,12 @@ TEST_F(PackingPool, TheKernelIsUsedAsThePoolIsToldTo) {
     const std::string before = control.leftovers();
     const bool has_kernels = gpu(0).makeMover().isOk();
     for (const PackMode mode : {PackMode::Off, PackMode::On}) {
-        StagingPool pool(1, {kChunk, 2, -1}, mode, log());
-        must(pool.acquire("tcp", region));
-        exchange(pool);
-        pool.release("tcp", region);
+        {
+            StagingPool pool(1, {kChunk, 2, -1}, mode, log());
+            must(pool.acquire("tcp", region));
+            exchange(pool);
+            pool.release("tcp", region);
+        }
         EXPECT_EQ(control.leftovers(), before);
         EXPECT_EQ(launches(), mode == PackMode::On && has_kernels ? 1u : 0u);
         EXPECT_EQ(saidTimes("cuda:0: "), mode == PackMode::On ? 1u : 0u) << said.str();
@@ -522,27 +593,76 @@ TEST_F(PackingPool, WithoutAKernelItIsCopiesAndThatIsSaid) {
     pool.release("tcp", region);
 }
 
-TEST_F(PackingPool, AGpuIsMeasuredOnce) {
+/// A kernel's access to the host's address would cost the context.
+TEST_F(PackingPool, WhereTheRingsHaveOtherAddressesOnTheGpuItIsCopies) {
+    const Region region = this->region();
+    control.ownAddresses(true);
+    for (const PackMode mode : {PackMode::Auto, PackMode::On}) {
+        StagingPool pool(2, {kChunk, 2, -1}, mode, log());
+        must(pool.acquire("tcp", region));
+        exchange(pool);
+        pool.release("tcp", region);
+    }
+    EXPECT_EQ(launches(), 0u);
+    EXPECT_EQ(saidTimes("small pages are moved by a copy each"), 2u) << said.str();
+    EXPECT_EQ(saidTimes("addresses of its own"), 2u) << said.str();
+}
+
+/// As a pool of a real GPU, on a machine that is loaded: nothing takes too long.
+constexpr PackTrial::Options kPatient{std::chrono::seconds(60), std::chrono::seconds(60)};
+
+TEST_F(PackingPool, AGpuIsMeasuredOnceAndItsKernelLoadedOnce) {
     const Region region = this->region();
     if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
     const std::string before = control.leftovers();
-    StagingPool pool(2, {kChunk, 2, -1}, PackMode::Auto, log());
-    // Others may have taken the processor from one measurement; then it is made again with the next rings.
-    unsigned measured = 0;
-    for (int attempt = 0; attempt < 100 && saidTimes("is not known") == static_cast<std::size_t>(attempt); ++attempt) {
+    const unsigned loaded = control.count("cuModuleLoadData");
+    {
+        StagingPool pool(2, {kChunk, 2, -1}, PackMode::Auto, log(), kPatient);
         must(pool.acquire("tcp", region));
         must(pool.acquire("host", region));
-        exchange(pool);
+        const unsigned measured = launches();
+        EXPECT_GT(measured, 0u);
         pool.release("tcp", region);
         pool.release("host", region);
-        measured = launches();
+        must(pool.acquire("tcp", region));
+        EXPECT_EQ(launches(), measured) << "what is known stays when rings go";
+        exchange(pool);
+        pool.release("tcp", region);
+        EXPECT_EQ(control.count("cuModuleLoadData"), loaded + 1);
+        EXPECT_EQ(saidTimes("its kernel moves pages"), 2u) << said.str();
+        EXPECT_EQ(saidTimes("measured to the end"), 0u) << said.str();
     }
-    EXPECT_GT(measured, 0u);
-    EXPECT_EQ(saidTimes("its kernel moves pages"), saidTimes("is not known") + 1);
-    must(pool.acquire("tcp", region));
-    EXPECT_EQ(launches(), measured) << "what is known stays when rings go";
-    pool.release("tcp", region);
     EXPECT_EQ(control.leftovers(), before);
+}
+
+/// It serves the rings that it was made for.
+TEST_F(PackingPool, AMeasurementThatWasCutShortIsMadeAgain) {
+    const Region region = this->region();
+    if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
+    StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log(), {std::chrono::seconds(0), std::chrono::seconds(60)});
+    unsigned before = launches();
+    for (std::size_t times = 1; times <= 2; ++times) {
+        must(pool.acquire("tcp", region));
+        EXPECT_GT(launches(), before);
+        before = launches();
+        EXPECT_EQ(saidTimes("not measured to the end"), times) << said.str();
+        exchange(pool);
+        EXPECT_EQ(launches(), before) << "what was not measured is the copies'";
+        pool.release("tcp", region);
+    }
+}
+
+TEST_F(PackingPool, AMeasurementThatFailsIsNotSaidToBeABusyGpu) {
+    const Region region = this->region();
+    if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
+    control.fail("cuLaunchKernel", api::Result::LaunchOutOfResources);
+    StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log(), kPatient);
+    must(pool.acquire("tcp", region));
+    EXPECT_EQ(saidTimes("it failed"), 1u) << said.str();
+    EXPECT_EQ(saidTimes("cuLaunchKernel"), 1u) << said.str();
+    EXPECT_EQ(saidTimes("is busy"), 0u) << said.str();
+    exchange(pool);
+    pool.release("tcp", region);
 }
 
 /// Nothing is known of it, nothing hangs, and it is tried again.
@@ -550,20 +670,41 @@ TEST_F(PackingPool, AGpuThatIsBusyIsUsedWithCopies) {
     const Region region = this->region();
     if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
     const std::string before = control.leftovers();
-    StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log());
-    control.hold(true);
-    must(pool.acquire("tcp", region));
-    EXPECT_EQ(saidTimes("it is busy"), 1u) << said.str();
-    EXPECT_EQ(saidTimes("from the GPU: never"), 1u) << said.str();
-    const unsigned tried = launches();
-    control.hold(false);
-    exchange(pool);
-    EXPECT_EQ(launches(), tried);
-    pool.release("tcp", region);
+    {
+        StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log());
+        control.hold(true);
+        must(pool.acquire("tcp", region));
+        EXPECT_EQ(saidTimes("is busy"), 1u) << said.str();
+        EXPECT_EQ(saidTimes("from the GPU: never"), 1u) << said.str();
+        const unsigned tried = launches();
+        control.hold(false);
+        exchange(pool);
+        EXPECT_EQ(launches(), tried);
+        pool.release("tcp", region);
+        must(pool.acquire("tcp", region));
+        EXPECT_GT(launches(), tried);
+        pool.release("tcp", region);
+    }
     EXPECT_EQ(control.leftovers(), before);
+}
+
+/// To give back memory or a kernel of a GPU makes the driver wait for all that the application gave it.
+TEST_F(PackingPool, WhoLetsGoOfTheLastRegionWaitsForNoWorkOfTheApplication) {
+    const Region region = this->region();
+    if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
+    const DeviceStream application = must(gpu(0).makeStream());
+    StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log(), kPatient);
     must(pool.acquire("tcp", region));
-    EXPECT_GT(launches(), tried);
+    exchange(pool);
+    const DeviceEvent ended = must(gpu(0).makeEvent());
+    control.hold(true);
+    const DeviceMemory memory = must(gpu(0).allocate(kChunk));
+    must(gpu(0).copy(application, memory.get(), memory.get() + 100, 100));
+    must(gpu(0).record(ended, application));
     pool.release("tcp", region);
+    EXPECT_FALSE(must(gpu(0).isDone(ended)));
+    control.hold(false);
+    must(gpu(0).synchronize(application));
 }
 
 }  // namespace

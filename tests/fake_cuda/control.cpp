@@ -95,6 +95,12 @@ void fakeCudaReuseAddresses(int reuse) {
     state.settings.reuse = reuse != 0;
 }
 
+void fakeCudaOwnAddresses(int own) {
+    State& state = State::get();
+    const std::lock_guard lock(state.mutex);
+    state.settings.own_addresses = own != 0;
+}
+
 unsigned fakeCudaDelay(void* stream, unsigned us) {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);

@@ -37,6 +37,7 @@ class Control {
         find<decltype(fakeCudaHoldCall)>("fakeCudaHoldCall")(call, held ? 1 : 0);
     }
     void reuseAddresses(bool reuse) { find<decltype(fakeCudaReuseAddresses)>("fakeCudaReuseAddresses")(reuse ? 1 : 0); }
+    void ownAddresses(bool own) { find<decltype(fakeCudaOwnAddresses)>("fakeCudaOwnAddresses")(own ? 1 : 0); }
     void delay(std::uintptr_t stream, unsigned us) {
         if (find<decltype(fakeCudaDelay)>("fakeCudaDelay")(reinterpret_cast<void*>(stream), us) != 0)
             throw std::runtime_error("fakeCudaDelay: no such stream");

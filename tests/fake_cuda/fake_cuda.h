@@ -26,6 +26,9 @@ void fakeCudaHold(int held);
 void fakeCudaHoldCall(const char* call, int held);
 /// What is freed is given to the next allocation of the same size, so that addresses return with other memory.
 void fakeCudaReuseAddresses(int reuse);
+/// What is registered of the host's memory from now on has another address on the device: kernels do not reach it by
+/// the host's.
+void fakeCudaOwnAddresses(int own);
 
 // --- an application -----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ std::uint8_t* DeviceView::at(std::uint64_t addr, std::uint64_t bytes) {
     const std::lock_guard lock(state_.mutex);
     const fake_cuda::Mapping* mapping = state_.find(addr);
     std::vector<fake_cuda::Segment> segments;
-    if (mapping == nullptr || !state_.resolve(mapping->base, mapping->bytes, device_, segments) ||
+    if (mapping == nullptr || !mapping->for_kernels ||
+        !state_.resolve(mapping->base, mapping->bytes, device_, segments) ||
         bytes > mapping->bytes - (addr - mapping->base))
         throw IllegalAccess();
     keep_.push_back(segments.front().keep);

@@ -190,12 +190,27 @@ Result cuMemFreeHost(void* memory) {
     return Result::Success;
 }
 
-Result cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
+Result cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
     TROUPE_ENTER_CONTEXT("cuMemHostRegister")
     const auto base = reinterpret_cast<std::uint64_t>(memory);
     if (bytes == 0 || base == 0) return Result::InvalidValue;
     if (!state.isPageable(base, bytes)) return Result::HostMemoryAlreadyRegistered;
     fake_cuda::know(state, Mapping::Kind::Registered, base, bytes, context);
+    state.mappings[base].for_kernels = (flags & kMemHostRegisterDeviceMap) != 0 && !state.settings.own_addresses;
+    return Result::Success;
+}
+
+Result cuMemHostGetDevicePointer_v2(DevicePtr* device, void* memory, unsigned flags) {
+    TROUPE_ENTER_CONTEXT("cuMemHostGetDevicePointer")
+    const auto addr = reinterpret_cast<std::uint64_t>(memory);
+    const Mapping* mapping = state.find(addr);
+    if (flags != 0 || mapping == nullptr || !mapping->isHost()) return Result::InvalidValue;
+    if (mapping->kind == Mapping::Kind::Registered && state.settings.own_addresses) {
+        *device = addr + (std::uint64_t{1} << 46);
+        return Result::Success;
+    }
+    if (!mapping->for_kernels) return Result::InvalidValue;
+    *device = addr;
     return Result::Success;
 }
 

@@ -84,6 +84,7 @@ struct Mapping {
     std::set<int> access;              ///< Devices; of Virtual.
     AllocationHandle handle = 0;       ///< Of Virtual.
     int opened = 0;                    ///< How often it was opened; of Imported.
+    bool for_kernels = true;           ///< Of Registered: with DEVICEMAP.
 
     bool isHost() const { return kind == Kind::Pinned || kind == Kind::Registered; }
     bool isDevice() const { return !isHost() && kind != Kind::Managed; }
@@ -114,6 +115,7 @@ struct Settings {
     unsigned ns_per_kib = 0;
     unsigned jitter_us = 0;
     bool reuse = false;
+    bool own_addresses = false;     ///< What is registered has another address on the device.
     std::set<std::string> missing;  ///< Calls that this driver does not have.
 };
 

@@ -92,8 +92,14 @@ TEST_F(GpuRegistration, NoGpuIsOpenedButByMemoryOnIt) {
     EXPECT_EQ(control.count("contexts"), 1u);
 }
 
+/// Without a kernel, which stays as long as the engine.
+EngineSetup withoutKernel(EngineSetup setup) {
+    setup.config.gpu_pack = "off";
+    return setup;
+}
+
 TEST_F(GpuRegistration, WhatIsRefusedLeavesNothing) {
-    auto engine = startEngine(setup());
+    auto engine = startEngine(withoutKernel(setup()));
     Memory memory = make("gpu0", 4096);
     const std::string before = control.leftovers();
     for (const char* call : {"cuMemHostRegister", "cuStreamCreate", "cuEventCreate", "cuMemGetAddressRange"}) {
@@ -112,7 +118,7 @@ TEST_F(GpuRegistration, WhatIsRefusedLeavesNothing) {
 }
 
 TEST_F(GpuRegistration, ABatchIsAllOrNothingEverywhere) {
-    auto engine = startEngine(setup());
+    auto engine = startEngine(withoutKernel(setup()));
     Memory first = make("gpu0", 4096);
     Memory second = make("gpu1", 4096);
     const std::string before = control.leftovers();
