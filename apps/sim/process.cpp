@@ -21,6 +21,10 @@ namespace {
 // As in engine_life.cpp.
 constexpr auto kDrainBound = std::chrono::seconds(2);
 
+// How often a name may be refused that nobody alive has, for a clock that jumped or a store that was away in the
+// middle. A lease that has to end by itself takes many more.
+constexpr unsigned kMostRefused = 6;
+
 /// What the engine says goes into the trace; a critical message is a violation.
 class TraceSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
   public:
@@ -135,6 +139,8 @@ Process::Process(const Site& site, int host, unsigned its_start)
 void Process::claimName() {
     publish([this](const Status& taken) {
         if (taken || taken.code() == Code::Canceled) return;
+        if (taken.code() == Code::AlreadyExists && ++refused_ > kMostRefused)
+            return site_.world->fail(seat.label + " does not get its dead predecessor's name: " + taken.toString());
         control_loop_->runAt(control_loop_->now() + 100 * kMillisecond, [this] {
             if (directory_) claimName();
         });

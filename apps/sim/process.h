@@ -131,6 +131,7 @@ class Process {
     bool ended_ = false;
     bool killed_ = false;
     std::vector<bool> removing_;
+    unsigned refused_ = 0;   ///< Times that its name was another's.
     bool changing_ = false;  ///< A transport is being installed or uninstalled.
     std::vector<unsigned> installs_;
     std::vector<std::uint64_t> workers_of_;
