@@ -29,7 +29,8 @@ struct SimOptions {
 };
 
 nlohmann::json toJson(const sim::Outcome& outcome) {
-    return {{"seed", outcome.seed},
+    return {{"ok", !outcome.violation.has_value()},
+            {"seed", outcome.seed},
             {"violation", outcome.violation ? nlohmann::json(*outcome.violation) : nlohmann::json()},
             {"setting", outcome.setting},
             {"virtual_seconds", outcome.virtual_seconds},

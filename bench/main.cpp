@@ -151,6 +151,16 @@ int run(const CommandLine& line) {
         fmt::print(stderr, "troupe_bench: no row of that name; --list names them all\n");
         return 2;
     }
+    // Before minutes of measuring, not after.
+    KeptRows kept;
+    if (!line.keep.empty()) {
+        auto read = readRows(line.keep);
+        if (!read) {
+            fmt::print(stderr, "troupe_bench: --keep: {}\n", read.status().toString());
+            return 2;
+        }
+        kept = std::move(*read);
+    }
     std::vector<Outcome> outcomes;
     const bool good = runRows(rows, line, outcomes);
     std::size_t judged = 0;
@@ -160,7 +170,7 @@ int run(const CommandLine& line) {
         met += outcome.met.value_or(false) ? 1 : 0;
     }
     fmt::print("\n{} of {} targets met; written to {}\n", met, judged, line.out);
-    if (const Status written = writeJson(outcomes, line.out, line.keep); !written) {
+    if (const Status written = writeJson(outcomes, line.out, kept); !written) {
         fmt::print(stderr, "troupe_bench: {}\n", written.toString());
         return 1;
     }

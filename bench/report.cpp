@@ -46,15 +46,13 @@ nlohmann::json orNull(const std::optional<double>& value) {
 
 nlohmann::json orNull(const std::string& text) { return text.empty() ? nlohmann::json(nullptr) : nlohmann::json(text); }
 
-/// The rows of the file at `path` that none of `outcomes` replaces.
-nlohmann::json rowsBeside(const std::vector<Outcome>& outcomes, const std::string& path) {
+/// The rows of `before` that none of `outcomes` replaces.
+nlohmann::json rowsBeside(const std::vector<Outcome>& outcomes, const KeptRows& before) {
     nlohmann::json kept = nlohmann::json::array();
-    std::ifstream file(path);
-    const auto before = nlohmann::json::parse(file, nullptr, false);
-    if (!before.is_array()) return kept;
-    for (const auto& row : before) {
+    for (const std::string& text : before) {
+        auto row = nlohmann::json::parse(text, nullptr, false);
         const auto is_new = [&](const Outcome& outcome) { return row.value("name", "") == outcome.name; };
-        if (row.is_object() && std::none_of(outcomes.begin(), outcomes.end(), is_new)) kept.push_back(row);
+        if (std::none_of(outcomes.begin(), outcomes.end(), is_new)) kept.push_back(std::move(row));
     }
     return kept;
 }
@@ -76,7 +74,21 @@ std::string tableLine(const Outcome& outcome) {
     return line;
 }
 
-Status writeJson(const std::vector<Outcome>& outcomes, const std::string& path, const std::string& keep) {
+Result<KeptRows> readRows(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) return Status(Code::NotFound, path + " cannot be read");
+    const auto before = nlohmann::json::parse(file, nullptr, false);
+    KeptRows rows;
+    bool good = before.is_array();
+    for (const auto& row : good ? before : nlohmann::json::array()) {
+        good = good && row.is_object() && row.contains("name") && row["name"].is_string();
+        if (good) rows.push_back(row.dump());
+    }
+    if (!good) return Status(Code::InvalidArgument, path + " is no list of rows that --out wrote");
+    return rows;
+}
+
+Status writeJson(const std::vector<Outcome>& outcomes, const std::string& path, const KeptRows& keep) {
     nlohmann::json list = rowsBeside(outcomes, keep);
     for (const auto& outcome : outcomes) {
         nlohmann::json row = {{"name", outcome.name},

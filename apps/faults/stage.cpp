@@ -252,19 +252,30 @@ std::uint64_t Stage::bystanderBytes() const {
     return bytes;
 }
 
+/// Times, and what is carried while the fault lasts, count from now.
+void Stage::noteFault() {
+    fault_at_ = Clock::now();
+    bytes_at_fault_ = peers_.front().traffic->tally().bytes;
+    bystander_bytes_at_fault_ = bystanderBytes();
+}
+
 Status Stage::carryOut(const Step& step) {
     if (step.kind == Step::Kind::Run) return pump(Clock::now() + step.time);
-    if (step.kind == Step::Kind::Fault && !fault_at_) {
+    const bool first_fault = step.kind == Step::Kind::Fault && !fault_at_;
+    if (first_fault) {
         // With as much under way as there can be.
         for (Peer& peer : peers_) peer.traffic->step(Clock::now());
-        fault_at_ = Clock::now();
-        bytes_at_fault_ = peers_.front().traffic->tally().bytes;
-        bystander_bytes_at_fault_ = bystanderBytes();
+        noteFault();
         for (Peer& peer : peers_) peer.traffic->markFault(*fault_at_);
     }
     const std::uint64_t bytes = peers_.front().traffic->tally().bytes;
     const std::uint64_t bystander_bytes = bystanderBytes();
     if (const Status done = act(step); !done) return done.withContext(step.action + " " + step.argument);
+    if (first_fault && step.action == "rail") {
+        // Until the program that takes the link down has ended all goes on as before.
+        noteFault();
+        for (Peer& peer : peers_) peer.traffic->faultWorks(*fault_at_);
+    }
     if (step.kind == Step::Kind::Heal) {
         healed_at_ = Clock::now();
         bytes_at_heal_ = bytes;
@@ -290,7 +301,8 @@ bool Stage::hasRecovered() const {
 void Stage::finish() {
     const Traffic& victim = *peers_.front().traffic;
     if (fault_at_ && healed_at_) {
-        if (victim.firstFailure()) round_.detected = *victim.firstFailure() - *fault_at_;
+        // A link may be down a moment before the program that took it down has ended, from where times count.
+        if (victim.firstFailure()) round_.detected = std::max(Duration::zero(), *victim.firstFailure() - *fault_at_);
         if (victim.allEnded()) round_.ended = *victim.allEnded() - *fault_at_;
         round_.moved = victim.firstMove();
         if (!redis_ && victim.firstSuccess()) round_.recovered = *victim.firstSuccess() - *healed_at_;

@@ -84,8 +84,8 @@ class Stage {
     Status waitUp(Target& target);
     Status carryOut(const Step& step);
     Status act(const Step& step);
+    void noteFault();
     Status actOnLinks(const Step& step);
-    Status setRail(bool up);
     Status killTarget();
     Status meanwhile(const std::function<Status()>& what);
     Status startTarget();

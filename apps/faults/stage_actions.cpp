@@ -63,7 +63,8 @@ Status Stage::actOnLinks(const Step& step) {
     const bool on_or_off = what == "on" || what == "off";
     if (step.action == "rail" || step.action == "device") {
         if (!rails_) return needed(Need::Rails);
-        if (step.action == "rail" && up_or_down) return setRail(what == "up");
+        if (step.action == "rail" && up_or_down)
+            return meanwhile([this, up = what == "up"] { return rails_->setBusiestLink(up); });
         if (step.action == "device" && what == "delete") return rails_->deleteBusiestDevice();
     } else if (rails_) {
         if (step.action == "link" && up_or_down) return rails_->setLinks(what == "up");
@@ -94,14 +95,6 @@ Status Stage::killTarget() {
         peers_.front().target->kill();
         return Status::ok();
     });
-}
-
-Status Stage::setRail(bool up) {
-    const Status set = meanwhile([this, up] { return rails_->setBusiestLink(up); });
-    if (!set || up) return set;
-    fault_at_ = Clock::now();
-    for (Peer& peer : peers_) peer.traffic->faultWorks(*fault_at_);
-    return set;
 }
 
 /// Starts the target if it does not run, and aims at its memory; also at that of a target that another process wrote.

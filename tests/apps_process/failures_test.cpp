@@ -519,5 +519,30 @@ TEST(Benchmark, ASettingLeavesTheNamesOfTheRowsAlone) {
     EXPECT_EQ(run({"no.such.row"}).first, 2);
 }
 
+TEST(Benchmark, RowsThatCannotBeKeptAreRefusedBeforeAnythingIsMeasured) {
+    const std::string base = testing::TempDir() + "troupe_rows_" + std::to_string(::getpid());
+    const std::string out = base + ".out.json";
+    const auto keeping = [&](const std::string& file) {
+        auto child = ChildProcess::start({TROUPE_BENCH, "--quick", "engine.latency", "--out", out, "--keep", file});
+        EXPECT_TRUE(child);
+        EXPECT_TRUE(child->readAll(kPatience));
+        return *child->wait(kPatience);
+    };
+    EXPECT_EQ(keeping(base + ".none.json"), 2);
+    const std::string kept = base + ".json";
+    std::ofstream(kept) << R"([{"value": 1}])";
+    EXPECT_EQ(keeping(kept), 2);
+    EXPECT_FALSE(std::filesystem::exists(out));
+    std::ofstream(kept) << R"([{"name": "another.row", "value": 1}, {"name": "engine.latency", "value": "replaced"}])";
+    EXPECT_EQ(keeping(kept), 0);
+    std::ifstream file(out);
+    const auto rows = nlohmann::json::parse(file, nullptr, false);
+    ASSERT_TRUE(rows.is_array() && !rows.empty());
+    EXPECT_EQ(rows[0]["name"], "another.row");
+    EXPECT_EQ(rows.dump().find("replaced"), std::string::npos) << rows;
+    std::filesystem::remove(kept);
+    std::filesystem::remove(out);
+}
+
 }  // namespace
 }  // namespace troupe::apps

@@ -23,9 +23,9 @@ std::string pageOf(const std::string& command) {
     return begin == std::string::npos ? common : common + text.substr(begin, text.find("\n## ", begin + 1) - begin);
 }
 
-/// The names of all fields, in whatever they lie; not of those whose names are devices and locations.
+/// The names of all fields, in whatever they lie; not of those whose names are devices, locations, codes or events.
 void collect(const nlohmann::json& json, std::set<std::string>& names) {
-    static const std::set<std::string> kMaps = {"priority_matrix", "reasons", "left_out"};
+    static const std::set<std::string> kMaps = {"priority_matrix", "reasons", "left_out", "failed", "counts"};
     if (json.is_array())
         for (const auto& each : json) collect(each, names);
     if (!json.is_object()) return;
@@ -59,6 +59,9 @@ TEST(JsonFields, AreAllInTheDocumentation) {
         {"trace-gen", "--requests", "3", "-o", trace},
         {"explain", segment},
         {"topo"},
+        {"sim", "--seeds", "1"},
+        {"sim", "--seed", "1"},
+        {"faults", "--scenario", "deadline-storm", "--rounds", "1"},
         {"config"}};
     for (auto command : commands) {
         command.emplace_back("--json");
