@@ -203,7 +203,7 @@ void PeerMonitor::onDescriptor(ControlFrame frame) {
     } else if (!desc_) {
         return channel_->close(Status(Code::ProtocolError, channel_->peer() + " left its descriptor out"));
     }
-    send(directory_, PeerDescribed{target_.index, host_, peer_name_, desc_});
+    send(directory_, PeerDescribed{target_.index, host_, peer_name_, desc_, fetch_again_});
     if (fetch_again_) requestDescriptor();
 }
 

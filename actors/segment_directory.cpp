@@ -306,6 +306,7 @@ void SegmentDirectory::described(const PeerDescribed& event) {
     // A monitor that was told to end, because the store named another incarnation, may still have said this.
     if (!entry->expect.isNull() && event.desc->incarnation != entry->expect) return;
     entry->looked_again = false;
+    entry->outdated = event.outdated;
     entry->heard = loop().now();
     if (store_ && !event.name.empty() && event.name != entry->name) {
         // Two names, one endpoint: the record is of somebody else.
@@ -344,7 +345,8 @@ void SegmentDirectory::described(const PeerDescribed& event) {
 /// The peer is described, and how it is reached is known.
 void SegmentDirectory::nowOpen(Entry& entry) {
     answer(entry.opening, Status::ok());
-    answer(entry.syncing, Status::ok());
+    // A keepalive's answer may be on its way when a caller asks for what there is by now.
+    if (!entry.outdated) answer(entry.syncing, Status::ok());
     armTimer(entry);
     removeUnused(entry.index);
 }

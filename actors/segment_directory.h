@@ -85,6 +85,7 @@ class SegmentDirectory final : public HostedActor {
         std::vector<Waiter> opening;
         std::vector<Waiter> syncing;
         Reactor::TimerId timer = 0;
+        bool outdated = false;      ///< As of the last PeerDescribed.
         bool looked_again = false;  ///< The store was asked once more after another incarnation answered.
         bool looking = false;       ///< The store is being asked whose record it has.
         TimePoint next_look{};      ///< Not before.

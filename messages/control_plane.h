@@ -143,6 +143,7 @@ struct PeerDescribed {
     std::string host;  ///< Numeric address that was reached.
     std::string name;  ///< What the peer calls itself.
     std::shared_ptr<const SegmentDesc> desc;
+    bool outdated = false;  ///< It was asked for before the last FetchDescriptor, whose answer follows.
 };
 
 /// Monitor -> directory: an attempt failed or the connection was lost. With `Down`, the peer is considered dead
