@@ -13,12 +13,6 @@ using namespace device;
 using testing::CudaTest;
 using testing::noise;
 
-/// What this build has; where it was built without a toolkit, something that only the fake takes.
-std::span<const std::byte> image() {
-    static constexpr char kNone[] = "FAKE";
-    return packImage().empty() ? std::as_bytes(std::span(kNone)) : packImage();
-}
-
 class PackerTest : public CudaTest {
   protected:
     void SetUp() override {
@@ -50,7 +44,7 @@ class PackerTest : public CudaTest {
 };
 
 TEST_F(PackerTest, PagesAreGatheredAndScatteredBackOnAStream) {
-    auto packer = Packer::create(gpus[0], image());
+    auto packer = Packer::create(gpus[0]);
     ASSERT_TRUE(packer) << packer.status().toString();
     const auto before = noise(kPages * 2 * kPageBytes, 3);
     control.write(pages.get(), before);
@@ -70,7 +64,7 @@ TEST_F(PackerTest, PagesAreGatheredAndScatteredBackOnAStream) {
 }
 
 TEST_F(PackerTest, PagesAtEqualDistancesAreOneLaunchHoweverMany) {
-    auto packer = Packer::create(gpus[0], image());
+    auto packer = Packer::create(gpus[0]);
     ASSERT_TRUE(packer);
     control.write(pages.get(), noise(kPages * 2 * kPageBytes, 4));
     std::vector<PageMove> strided;
@@ -91,7 +85,7 @@ TEST_F(PackerTest, PagesAtEqualDistancesAreOneLaunchHoweverMany) {
 }
 
 TEST_F(PackerTest, WhatCannotBeIsRefusedBeforeTheGpuSeesIt) {
-    auto packer = Packer::create(gpus[0], image());
+    auto packer = Packer::create(gpus[0]);
     ASSERT_TRUE(packer);
     EXPECT_EQ((*packer)->move(stream, {}).code(), Code::InvalidArgument);
     for (const PageMove& wrong : {PageMove{packed.get(), pages.get(), 0},
@@ -105,7 +99,7 @@ TEST_F(PackerTest, WhatCannotBeIsRefusedBeforeTheGpuSeesIt) {
 }
 
 TEST_F(PackerTest, APageThatIsNotThereLosesTheContext) {
-    auto packer = Packer::create(gpus[0], image());
+    auto packer = Packer::create(gpus[0]);
     ASSERT_TRUE(packer);
     scattered.back().from = 4096;
     must((*packer)->move(stream, scattered));
@@ -119,7 +113,7 @@ TEST_F(PackerTest, WithoutKernelsItSaysWhy) {
     EXPECT_NE(none.status().message().find("made without the CUDA toolkit"), std::string::npos);
     // A driver that is older than the toolkit that the kernels are from.
     control.fail("cuModuleLoadData", api::Result::UnsupportedPtxVersion);
-    EXPECT_EQ(Packer::create(gpus[0], image()).status().code(), Code::Unsupported);
+    EXPECT_EQ(Packer::create(gpus[0]).status().code(), Code::Unsupported);
     const std::vector<std::byte> other(100);
     EXPECT_EQ(Packer::create(gpus[0], other).status().code(), Code::Unsupported);
     EXPECT_EQ(control.leftovers(), "1 contexts, 1 streams, 2 memory");

@@ -28,11 +28,9 @@ using Bytes = std::vector<std::uint8_t>;
 
 class Packing : public CudaTest {
   protected:
-    /// What this build has; where it was built without a toolkit, something that only the fake takes.
     std::shared_ptr<const PageMover> mover() {
-        static constexpr char kNone[] = "FAKE";
         gpu(0);
-        return must(Packer::create(gpus[0], packImage().empty() ? std::as_bytes(std::span(kNone)) : packImage()));
+        return must(Packer::create(gpus[0]));
     }
     /// Whose kernel takes everything from two pages on.
     std::shared_ptr<PagePacking> packing() {
@@ -566,7 +564,6 @@ class PackingPool : public Packing {
 TEST_F(PackingPool, TheKernelIsUsedAsThePoolIsToldTo) {
     const Region region = this->region();
     const std::string before = control.leftovers();
-    const bool has_kernels = gpu(0).makeMover().isOk();
     for (const PackMode mode : {PackMode::Off, PackMode::On}) {
         {
             StagingPool pool(1, {kChunk, 2, -1}, mode, log());
@@ -575,11 +572,10 @@ TEST_F(PackingPool, TheKernelIsUsedAsThePoolIsToldTo) {
             pool.release("tcp", region);
         }
         EXPECT_EQ(control.leftovers(), before);
-        EXPECT_EQ(launches(), mode == PackMode::On && has_kernels ? 1u : 0u);
+        EXPECT_EQ(launches(), mode == PackMode::On ? 1u : 0u);
         EXPECT_EQ(saidTimes("cuda:0: "), mode == PackMode::On ? 1u : 0u) << said.str();
     }
-    EXPECT_EQ(saidTimes(has_kernels ? "from the GPU: 2 or more; to it: 2 or more" : "made without the CUDA toolkit"),
-              1u);
+    EXPECT_EQ(saidTimes("from the GPU: 2 or more; to it: 2 or more"), 1u);
 }
 
 TEST_F(PackingPool, WithoutAKernelItIsCopiesAndThatIsSaid) {
@@ -613,7 +609,6 @@ constexpr PackTrial::Options kPatient{std::chrono::seconds(60), std::chrono::sec
 
 TEST_F(PackingPool, AGpuIsMeasuredOnceAndItsKernelLoadedOnce) {
     const Region region = this->region();
-    if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
     const std::string before = control.leftovers();
     const unsigned loaded = control.count("cuModuleLoadData");
     {
@@ -638,7 +633,6 @@ TEST_F(PackingPool, AGpuIsMeasuredOnceAndItsKernelLoadedOnce) {
 /// It serves the rings that it was made for.
 TEST_F(PackingPool, AMeasurementThatWasCutShortIsMadeAgain) {
     const Region region = this->region();
-    if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
     StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log(), {std::chrono::seconds(0), std::chrono::seconds(60)});
     unsigned before = launches();
     for (std::size_t times = 1; times <= 2; ++times) {
@@ -654,7 +648,6 @@ TEST_F(PackingPool, AMeasurementThatWasCutShortIsMadeAgain) {
 
 TEST_F(PackingPool, AMeasurementThatFailsIsNotSaidToBeABusyGpu) {
     const Region region = this->region();
-    if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
     control.fail("cuLaunchKernel", api::Result::LaunchOutOfResources);
     StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log(), kPatient);
     must(pool.acquire("tcp", region));
@@ -668,7 +661,6 @@ TEST_F(PackingPool, AMeasurementThatFailsIsNotSaidToBeABusyGpu) {
 /// Nothing is known of it, nothing hangs, and it is tried again.
 TEST_F(PackingPool, AGpuThatIsBusyIsUsedWithCopies) {
     const Region region = this->region();
-    if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
     const std::string before = control.leftovers();
     {
         StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log());
@@ -691,7 +683,6 @@ TEST_F(PackingPool, AGpuThatIsBusyIsUsedWithCopies) {
 /// To give back memory or a kernel of a GPU makes the driver wait for all that the application gave it.
 TEST_F(PackingPool, WhoLetsGoOfTheLastRegionWaitsForNoWorkOfTheApplication) {
     const Region region = this->region();
-    if (!gpu(0).makeMover()) GTEST_SKIP() << "this build has no kernels: the CUDA toolkit was not there";
     const DeviceStream application = must(gpu(0).makeStream());
     StagingPool pool(1, {kChunk, 2, -1}, PackMode::Auto, log(), kPatient);
     must(pool.acquire("tcp", region));
