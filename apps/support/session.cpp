@@ -283,11 +283,7 @@ Status Session::installTransports(const EngineArguments& arguments) {
 Status Session::explained(const Status& status) const {
     constexpr std::string_view kPassed = "the deadline passed";
     const auto at = status.message().find(kPassed);
-    const auto says = [&](std::string_view text) { return status.message().find(text) != std::string::npos; };
-    // It was there when its segment was opened. With host alone no transport is left that reaches it.
-    const bool alone =
-        status.code() == Code::TransportMissing && (says("nobody listens on unix socket") || says("its owner is down"));
-    if (status.code() == Code::ConnectionRefused || alone) return {status.code(), status.message() + kOwnerEnded};
+    if (tellsThatOwnerEnded(status)) return {status.code(), status.message() + kOwnerEnded};
     if (status.code() != Code::Timeout || at == std::string::npos) return status;
     std::string message = status.message();
     // No command gives its requests a deadline of their own.
