@@ -158,16 +158,22 @@ class TransferEngine {
 
     /// Finds a segment and connects to its owner, at most `open_timeout`. The own name and "" differ: "" is an error,
     /// the own name is kLocalSegmentID. Opening an open segment gives the same id and counts.
-    /// InvalidArgument, NotFound, ConnectionRefused, Timeout, ProtocolError, StaleIncarnation.
+    /// InvalidArgument, NotFound, ConnectionRefused, ConnectionLost, Timeout, ProtocolError, StaleIncarnation;
+    /// AccessDenied: the cluster keys differ, or a store refuses; CapacityExceeded: the peer takes no more connections,
+    /// or too many segments are open here; PeerDown: a store that cannot be used now.
     Result<SegmentID> openSegment(const std::string& name);
     /// The id is dead when as many closes as opens were made. StaleHandle. Transfers that run
     /// on it then end as CANCELED.
     Status closeSegment(SegmentID segment);
     /// The descriptor as last fetched; of kLocalSegmentID the current one. StaleHandle.
     Result<std::shared_ptr<const SegmentDesc>> getSegmentDescByID(SegmentID segment) const;
-    /// Fetches anew the descriptor of one open segment, or of all ("").
+    /// Fetches anew the descriptor of one open segment, or of all (""), within `open_timeout`. NotFound: no such segment
+    /// is open; StaleHandle: it was closed meanwhile; else as openSegment, of several the first that was met.
     Status syncSegmentCache(const std::string& name = "");
-    /// Publishes the local descriptor to the store now (with p2p there is nothing to do).
+    /// Publishes the local descriptor to the store now and waits for the store (with p2p there is nothing to do). The
+    /// store's errors, which change nothing here: ConnectionRefused, ConnectionLost, Timeout, AccessDenied, PeerDown,
+    /// AlreadyExists (another engine has the name by now), Canceled (freeEngine). The store has it once it is
+    /// back.
     Status updateLocalSegmentDesc();
     /// Asks the owner over its control connection, within `timeout`. Ok: that incarnation answers now.
     /// PeerDown (also when the connection ends meanwhile), Timeout, StaleIncarnation (restarted), StaleHandle,
