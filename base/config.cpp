@@ -62,7 +62,7 @@ ConfigKey countKey(std::string name, std::uint32_t Config::*field, std::uint32_t
 
 ConfigKey bytesKey(std::string name, std::uint64_t Config::*field, std::uint64_t low, std::uint64_t high,
                    std::string description) {
-    std::string range = formatBytes(low) + ".." + formatBytes(high);
+    std::string range = formatBytesSetting(low) + ".." + formatBytesSetting(high);
     auto set = [=](Config& config, std::string_view text) -> Status {
         auto value = parseBytes(text);
         if (!value) return value.status();
@@ -70,7 +70,7 @@ ConfigKey bytesKey(std::string name, std::uint64_t Config::*field, std::uint64_t
         config.*field = *value;
         return {};
     };
-    auto get = [=](const Config& config) { return formatBytes(config.*field); };
+    auto get = [=](const Config& config) { return formatBytesSetting(config.*field); };
     return {std::move(name), "bytes", range, std::move(description), set, get};
 }
 
@@ -78,18 +78,19 @@ ConfigKey bytesKey(std::string name, std::uint64_t Config::*field, std::uint64_t
 template <class Period>
 ConfigKey timeKey(std::string name, Period Config::*field, microseconds low, microseconds high,
                   std::string description) {
-    std::string range = formatTime(low) + ".." + formatTime(high);
+    std::string range = formatTimeSetting(low) + ".." + formatTimeSetting(high);
     auto set = [=](Config& config, std::string_view text) -> Status {
         auto value = parseTime(text);
         if (!value) return value.status();
         if (*value < low || *value > high) return outOfRange(text, range);
         const auto ticks = std::chrono::duration_cast<Period>(*value);
         if (ticks != *value)
-            return {Code::InvalidArgument, "'" + std::string(text) + "' is not a multiple of " + formatTime(Period(1))};
+            return {Code::InvalidArgument,
+                    "'" + std::string(text) + "' is not a multiple of " + formatTimeSetting(Period(1))};
         config.*field = ticks;
         return {};
     };
-    auto get = [=](const Config& config) { return formatTime(config.*field); };
+    auto get = [=](const Config& config) { return formatTimeSetting(config.*field); };
     return {std::move(name), "time", range, std::move(description), set, get};
 }
 
