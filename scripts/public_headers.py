@@ -24,6 +24,7 @@ ENTRIES = [
     "base/fault_injector.h",
     "base/log.h",
     "base/status.h",
+    "base/stream.h",
     "engine/actor_api.h",
     "engine/transfer_engine.h",
     "metadata/metadata_store.h",

@@ -1,11 +1,20 @@
 #include <troupe/troupe.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "engine/transfer_engine.h"
+
+// What a metadata store of one's own does to speak with a server, on the turn of the loop that it is given.
+troupe::Result<std::unique_ptr<troupe::Stream>> greet(troupe::Reactor& reactor, const troupe::SocketAddress& server) {
+    auto stream = reactor.connect(server);
+    if (stream) (*stream)->watch(0, [](std::uint32_t) {});
+    return stream;
+}
 
 // Writes into its own segment: the least that needs everything.
 int main() {
