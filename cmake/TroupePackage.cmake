@@ -8,10 +8,12 @@ function(troupe_public_target)
     set(script ${PROJECT_SOURCE_DIR}/scripts/public_headers.py)
     set(stamp ${PROJECT_BINARY_DIR}/public_headers.stamp)
     # Once now, so that editors and clang-tidy find them before anything is built.
-    execute_process(COMMAND ${Python3_EXECUTABLE} ${script} ${out} COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND ${Python3_EXECUTABLE} ${script} ${out} --version ${PROJECT_VERSION}
+                    COMMAND_ERROR_IS_FATAL ANY)
     file(GLOB_RECURSE headers ${out}/troupe/*.h)
     add_custom_command(OUTPUT ${stamp} BYPRODUCTS ${headers} DEPENDS ${script} DEPFILE ${stamp}.d
-                       COMMAND ${Python3_EXECUTABLE} ${script} ${out} --depfile ${stamp}.d --target ${stamp}
+                       COMMAND ${Python3_EXECUTABLE} ${script} ${out} --version ${PROJECT_VERSION}
+                               --depfile ${stamp}.d --target ${stamp}
                        COMMENT "Writing the public headers")
     add_custom_target(troupe_headers DEPENDS ${stamp})
 
