@@ -24,6 +24,17 @@ run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/consumer)
 run(${WORK}/build/service)
 
+# A CAF that it was not built with is refused when it is found, not by errors of the compiler.
+file(WRITE ${WORK}/other/include/caf/config.hpp "#define CAF_VERSION 1805\n")
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/other/build -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER}
+                        -DEXAMPLE=${EXAMPLE} -DCMAKE_PREFIX_PATH=${WORK}/prefix
+                        -DCAF_INCLUDE_DIR=${WORK}/other/include
+                RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
+string(REGEX REPLACE "[ \n]+" " " said "${said}")
+if(NOT failed OR NOT said MATCHES "are written for CAF 0.17")
+    message(FATAL_ERROR "an installed Troupe takes CAF 0.18.5: ${said}")
+endif()
+
 file(GLOB_RECURSE description ${WORK}/prefix/*/troupe.pc)
 cmake_path(GET description PARENT_PATH where)
 execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${where} ${PKG_CONFIG} --cflags --libs troupe
