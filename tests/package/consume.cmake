@@ -18,6 +18,25 @@ foreach(private actors/tracker_logic.h control/control_frame.h transports/nic.h 
     endif()
 endforeach()
 
+# The licence, and the pages that the headers' comments name.
+file(GLOB_RECURSE headers ${WORK}/prefix/include/*.h)
+set(pages LICENSE README.md)
+foreach(header IN LISTS headers)
+    file(READ ${header} text)
+    string(REGEX MATCHALL "docs/[a-z-]+\\.md" named "${text}")
+    list(APPEND pages ${named})
+endforeach()
+list(REMOVE_DUPLICATES pages)
+list(FIND pages docs/api.md at)
+if(at EQUAL -1)
+    message(FATAL_ERROR "no installed header names docs/api.md; are comments looked at at all?")
+endif()
+foreach(page IN LISTS pages)
+    if(NOT EXISTS ${WORK}/prefix/share/doc/troupe/${page})
+        message(FATAL_ERROR "${page} is not installed")
+    endif()
+endforeach()
+
 run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER} -DEXAMPLE=${EXAMPLE}
     -DCMAKE_PREFIX_PATH=${WORK}/prefix)
 run(${CMAKE_COMMAND} --build ${WORK}/build)
