@@ -220,6 +220,8 @@ std::vector<ConfigKey> makeSchema() {
         textKey("redis.password_file", &Config::redis_password_file, 0, 4096, false,
                 "File whose first line is the password for Redis, where neither the URI nor redis.password has one."),
         // --- tcp
+        countKey("tcp.port", &Config::tcp_port, 0, 65535,
+                 "Where peers' data connections arrive: data loop i listens on this port + i; 0 is any free ones."),
         countKey("tcp.lanes", &Config::tcp_lanes, 1, 64, "Connections per peer and data loop."),
         bytesKey("tcp.window_bytes", &Config::tcp_window_bytes, 64 * kKiB, 16 * kGiB,
                  "Bytes in flight per peer and data loop."),
@@ -241,6 +243,7 @@ std::vector<ConfigKey> makeSchema() {
         choiceKey("rdma.connect", &Config::rdma_connect, {"auto", "cm", "exchange"},
                   "How queue pairs are connected: by rdma_cm, by an exchange over the control connection, or by the "
                   "first where the port has an IP address and the second where it has none."),
+        countKey("rdma.port", &Config::rdma_port, 0, 65535, "Port on which rdma_cm listens; 0 is any free one."),
         countKey("rdma.lanes", &Config::rdma_lanes, 1, 64, "Queue pairs per path."),
         countKey("rdma.queue_depth", &Config::rdma_queue_depth, 16, 32768, "Work requests in a send queue."),
         countKey("rdma.completion_queue", &Config::rdma_completion_queue, 64, 1u << 20,
