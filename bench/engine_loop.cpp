@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/child_process.h"
 #include "bench/memory.h"
+#include "bench/processes.h"
 #include "bench/stats.h"
 
 namespace troupe::bench {
