@@ -193,16 +193,18 @@ Result<Source> openSource(caf::scoped_actor& self, const EngineActor& engine, co
                           const Options& options) {
     const auto opened = ask<troupe::SegmentOpened>(self, engine, troupe::OpenSegmentByName{segment});
     if (!opened) return opened.status();
-    if (opened->desc->buffers.empty()) return {Code::NotFound, "segment " + segment + " serves no memory"};
-    const troupe::BufferDesc& buffer = opened->desc->buffers.front();
+    const auto& buffers = opened->desc->buffers;  // Its local-only ones, too.
+    const auto served = std::find_if(buffers.begin(), buffers.end(), [&](const troupe::BufferDesc& each) {
+        return each.remote_accessible && each.length >= options.block_bytes;
+    });
+    if (served == buffers.end())
+        return {Code::NotFound,
+                fmt::format("segment {} serves no region of a block, {} bytes", segment, options.block_bytes)};
     Source source;
     source.segment = opened->segment;
-    source.addr = buffer.addr;
+    source.addr = served->addr;
     source.block_bytes = options.block_bytes;
-    source.blocks = buffer.length / options.block_bytes;
-    if (source.blocks == 0)
-        return {Code::InvalidArgument, fmt::format("the segment's first region has {} bytes, less than a block of {}",
-                                                   buffer.length, options.block_bytes)};
+    source.blocks = served->length / options.block_bytes;
     return source;
 }
 

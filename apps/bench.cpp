@@ -241,7 +241,8 @@ void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
         addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");
     auto* batches =
         addNumbersList(*command, "--batch_size,--batch-size", options->batch_sizes, 1, 65536, "Requests of one batch");
-    addNumbersList(*command, "--threads", options->threads, 1, 256, "Submitting threads");
+    addNumbersList(*command, "--threads", options->threads, 1, 256,
+                   "Submitting threads (data loops are --set data_loops=N, or --threads of serve)");
     addSeconds(*command, "--duration", options->seconds, "Time measured for each row");
     addSeconds(*command, "--warmup", options->warmup, "Time before it", Zero::Allowed);
     command->add_option("--operation", options->operation, "read, write or both")

@@ -101,7 +101,9 @@ void addServeCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_option("--regions", options->regions, "Register the memory in this many touching pieces")
         ->check(CLI::Range(1u, 1'000'000u))
         ->capture_default_str();
-    command->add_option("--threads", options->engine.data_loops, "Data loop threads; 0: as configured")
+    command
+        ->add_option("--threads", options->engine.data_loops,
+                     "Data loop threads (of bench it is submitting threads); 0: as data_loops says")
         ->check(CLI::Range(0u, 64u))
         ->capture_default_str();
     command->add_flag("--engine-memory", options->engine_memory,

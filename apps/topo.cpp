@@ -89,20 +89,6 @@ std::string drawing(const Picture& picture) {
     return text + "}";
 }
 
-/// The program's path; empty: it is not on PATH.
-std::string findProgram(const std::string& name) {
-    const char* path = std::getenv("PATH");
-    std::string_view folders = path != nullptr ? path : "/usr/bin:/bin";
-    while (!folders.empty()) {
-        const std::string_view folder = folders.substr(0, folders.find(':'));
-        folders.remove_prefix(std::min(folders.size(), folder.size() + 1));
-        const auto candidate = std::filesystem::path(folder) / name;
-        std::error_code error;
-        if (!folder.empty() && std::filesystem::is_regular_file(candidate, error)) return candidate.string();
-    }
-    return "";
-}
-
 Status draw(const std::string& file, const std::string& picture) {
     const std::string program = findProgram("dot");
     if (program.empty())

@@ -62,7 +62,7 @@ ConfigKey countKey(std::string name, std::uint32_t Config::*field, std::uint32_t
 
 ConfigKey bytesKey(std::string name, std::uint64_t Config::*field, std::uint64_t low, std::uint64_t high,
                    std::string description) {
-    std::string range = formatBytes(low) + ".." + formatBytes(high);
+    std::string range = formatBytesSetting(low) + ".." + formatBytesSetting(high);
     auto set = [=](Config& config, std::string_view text) -> Status {
         auto value = parseBytes(text);
         if (!value) return value.status();
@@ -70,7 +70,7 @@ ConfigKey bytesKey(std::string name, std::uint64_t Config::*field, std::uint64_t
         config.*field = *value;
         return {};
     };
-    auto get = [=](const Config& config) { return formatBytes(config.*field); };
+    auto get = [=](const Config& config) { return formatBytesSetting(config.*field); };
     return {std::move(name), "bytes", range, std::move(description), set, get};
 }
 
@@ -78,18 +78,19 @@ ConfigKey bytesKey(std::string name, std::uint64_t Config::*field, std::uint64_t
 template <class Period>
 ConfigKey timeKey(std::string name, Period Config::*field, microseconds low, microseconds high,
                   std::string description) {
-    std::string range = formatTime(low) + ".." + formatTime(high);
+    std::string range = formatTimeSetting(low) + ".." + formatTimeSetting(high);
     auto set = [=](Config& config, std::string_view text) -> Status {
         auto value = parseTime(text);
         if (!value) return value.status();
         if (*value < low || *value > high) return outOfRange(text, range);
         const auto ticks = std::chrono::duration_cast<Period>(*value);
         if (ticks != *value)
-            return {Code::InvalidArgument, "'" + std::string(text) + "' is not a multiple of " + formatTime(Period(1))};
+            return {Code::InvalidArgument,
+                    "'" + std::string(text) + "' is not a multiple of " + formatTimeSetting(Period(1))};
         config.*field = ticks;
         return {};
     };
-    auto get = [=](const Config& config) { return formatTime(config.*field); };
+    auto get = [=](const Config& config) { return formatTimeSetting(config.*field); };
     return {std::move(name), "time", range, std::move(description), set, get};
 }
 
@@ -219,6 +220,8 @@ std::vector<ConfigKey> makeSchema() {
         textKey("redis.password_file", &Config::redis_password_file, 0, 4096, false,
                 "File whose first line is the password for Redis, where neither the URI nor redis.password has one."),
         // --- tcp
+        countKey("tcp.port", &Config::tcp_port, 0, 65535,
+                 "Where peers' data connections arrive: data loop i listens on this port + i; 0 is any free ones."),
         countKey("tcp.lanes", &Config::tcp_lanes, 1, 64, "Connections per peer and data loop."),
         bytesKey("tcp.window_bytes", &Config::tcp_window_bytes, 64 * kKiB, 16 * kGiB,
                  "Bytes in flight per peer and data loop."),
@@ -240,6 +243,7 @@ std::vector<ConfigKey> makeSchema() {
         choiceKey("rdma.connect", &Config::rdma_connect, {"auto", "cm", "exchange"},
                   "How queue pairs are connected: by rdma_cm, by an exchange over the control connection, or by the "
                   "first where the port has an IP address and the second where it has none."),
+        countKey("rdma.port", &Config::rdma_port, 0, 65535, "Port on which rdma_cm listens; 0 is any free one."),
         countKey("rdma.lanes", &Config::rdma_lanes, 1, 64, "Queue pairs per path."),
         countKey("rdma.queue_depth", &Config::rdma_queue_depth, 16, 32768, "Work requests in a send queue."),
         countKey("rdma.completion_queue", &Config::rdma_completion_queue, 64, 1u << 20,

@@ -66,6 +66,7 @@ struct Config {
     std::string redis_password_file;                           ///< Its first line, where neither of the others is set.
 
     // --- tcp ---------------------------------------------------------------------------------------------------
+    std::uint32_t tcp_port = 0;                 ///< Of data loop 0, its successors for the others; 0: any free ones.
     std::uint32_t tcp_lanes = 1;                ///< Connections per peer and data loop.
     std::uint64_t tcp_window_bytes = 8u << 20;  ///< Bytes in flight per peer and data loop.
     std::uint32_t tcp_window_requests = 2048;   ///< Requests in flight per peer and data loop.
@@ -79,6 +80,7 @@ struct Config {
     /// Settings of single devices or ports, "mlx5_0 gid_index=3 mtu=1024; mlx5_1:2 traffic_class=106".
     std::string rdma_per_device;
     std::string rdma_connect = "auto";                    ///< How pairs are made: "cm", "exchange" or what is possible.
+    std::uint32_t rdma_port = 0;                          ///< Where rdma_cm listens; 0: any free one.
     std::uint32_t rdma_lanes = 1;                         ///< Queue pairs per path.
     std::uint32_t rdma_queue_depth = 256;                 ///< Send queue of a queue pair, work requests.
     std::uint32_t rdma_completion_queue = 16384;          ///< Completion queue of a device, entries.

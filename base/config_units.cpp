@@ -109,14 +109,14 @@ Result<std::chrono::microseconds> parseTime(std::string_view text) {
     return std::chrono::microseconds(static_cast<std::int64_t>(*parsed));
 }
 
-std::string formatBytes(std::uint64_t bytes) {
+std::string formatBytesSetting(std::uint64_t bytes) {
     // Powers of 1024 only: what people set is nearly always one, and "64KiB" must not come back as "65536".
     static constexpr std::array<Unit, 5> kShown{
         {{"", 1}, {"KiB", kKibi}, {"MiB", kMebi}, {"GiB", kGibi}, {"TiB", kTebi}}};
     return formatWithUnit(bytes, kShown);
 }
 
-std::string formatTime(std::chrono::microseconds time) {
+std::string formatTimeSetting(std::chrono::microseconds time) {
     if (time.count() < 0) return "-" + formatWithUnit(0 - static_cast<std::uint64_t>(time.count()), kTimeUnits);
     return formatWithUnit(static_cast<std::uint64_t>(time.count()), kTimeUnits);
 }

@@ -32,7 +32,8 @@ class Reactor {
     /// Ends it; `ready` is not called again. Must precede close(fd). Unknown fds are ignored.
     virtual void unwatch(int fd) = 0;
 
-    /// Starts to connect to `address`, as startConnect does; the stream is writable once the outcome is known.
+    /// Starts to connect to `address`, as startConnect does; the stream (base/stream.h) is writable once the outcome is
+    /// known.
     virtual Result<std::unique_ptr<Stream>> connect(const SocketAddress& address);
 
     /// Calls `fire` once at or after `when`. A timer may cancel itself or others from its callback.

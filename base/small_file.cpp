@@ -55,7 +55,7 @@ Result<std::string> readUpTo(const std::string& path, std::size_t most) {
 
 Result<std::string> readSmallFile(const std::string& path, std::size_t max_bytes) {
     auto text = readUpTo(path, max_bytes + 1);
-    if (text && text->size() > max_bytes) return refused("it has more than " + formatBytes(max_bytes));
+    if (text && text->size() > max_bytes) return refused("it has more than " + formatBytesSetting(max_bytes));
     return text;
 }
 

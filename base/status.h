@@ -9,33 +9,36 @@
 
 namespace troupe {
 
-/// What went wrong, as a program can act on it. The numbers are stable: they cross the wire and the C API.
+/// What went wrong, as a program can act on it. The numbers are stable: they cross the wire.
 enum class Code : int {
     Ok = 0,
     InvalidArgument = 1,       ///< The call can never work as given; nothing was changed.
     NotInitialised = 2,        ///< init() has not succeeded, or freeEngine() was called.
     AddressOverlapped = 3,     ///< The range shares bytes with a registered or in-flight registration.
     AddressNotRegistered = 4,  ///< No registered region starts there, or covers the whole range.
-    AccessDenied = 5,          ///< The region exists, but its owner did not make it remotely accessible.
-    NotFound = 6,              ///< No such segment, transport or key.
-    StaleHandle = 7,           ///< A segment or batch id that was closed, freed or never given out.
-    BatchBusy = 8,             ///< Work is still running on the batch or region.
-    CapacityExceeded = 9,      ///< A stated bound (batch capacity, queue, frame length) would be passed.
-    TransportMissing = 10,     ///< No installed transport reaches the target.
-    ConnectionRefused = 11,    ///< The peer's host answered: nobody listens there.
-    ConnectionLost = 12,       ///< An established connection ended while work was on it.
-    Timeout = 13,              ///< The deadline passed first.
-    Canceled = 14,             ///< The caller asked for the end.
-    PeerDown = 15,             ///< The peer was declared dead.
-    StaleIncarnation = 16,     ///< Another process (or a restarted one) answers at that address.
-    ProtocolError = 17,        ///< The peer sent bytes that the protocol does not allow.
-    ChecksumMismatch = 18,     ///< CRC32C of the payload differs: bytes were damaged on the way.
-    ResourceExhausted = 19,    ///< The system refused memory, descriptors or ports.
-    Unsupported = 20,          ///< This build or platform cannot do it.
-    AlreadyExists = 21,        ///< The name or transport is taken.
-    Internal = 22,             ///< A defect of Troupe itself; please report it.
-    PathReset = 23,            ///< A path was ended for another task's sake. Never crosses the wire.
-    DeviceLost = 24,           ///< A GPU's context broke: nothing of this process can use that GPU any more.
+    /// Not allowed: memory that is local-only, read-only, or lost its rights; a cluster key that is missing or differs;
+    /// a store that refuses this user; a port or a device that this user may not have; faults() without the setting.
+    AccessDenied = 5,
+    NotFound = 6,            ///< No such segment, transport or key.
+    StaleHandle = 7,         ///< A segment or batch id that was closed, freed or never given out.
+    BatchBusy = 8,           ///< Work is still running on the batch or region.
+    CapacityExceeded = 9,    ///< A stated bound (batch capacity, queue, frame length) would be passed.
+    TransportMissing = 10,   ///< No installed transport reaches the target.
+    ConnectionRefused = 11,  ///< The peer's host answered: nobody listens there.
+    ConnectionLost = 12,     ///< An established connection ended while work was on it.
+    Timeout = 13,            ///< The deadline passed first.
+    Canceled = 14,           ///< The caller asked for the end, of the task, its segment or the whole engine.
+    /// The peer was declared dead. Of a store: it answers, but cannot be used now (Redis loads, is busy or read-only).
+    PeerDown = 15,
+    StaleIncarnation = 16,   ///< Another process (or a restarted one) answers at that address.
+    ProtocolError = 17,      ///< The peer sent bytes that the protocol does not allow.
+    ChecksumMismatch = 18,   ///< CRC32C of the payload differs: bytes were damaged on the way.
+    ResourceExhausted = 19,  ///< The system refused memory, descriptors, threads or ports.
+    Unsupported = 20,        ///< This build or platform cannot do it.
+    AlreadyExists = 21,      ///< The name or transport is taken.
+    Internal = 22,           ///< A defect of Troupe itself; please report it.
+    PathReset = 23,          ///< A path was ended for another task's sake. Never crosses the wire.
+    DeviceLost = 24,         ///< A GPU's context broke: nothing of this process can use that GPU any more.
 };
 
 /// The name of a code, e.g. "AddressOverlapped".

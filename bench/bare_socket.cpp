@@ -20,8 +20,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/bare_stream.h"
-#include "bench/child_process.h"
 #include "bench/memory.h"
+#include "bench/processes.h"
 #include "bench/stats.h"
 
 namespace troupe::bench {
@@ -135,13 +135,12 @@ class Initiator {
 };
 
 struct Server {
-    ChildProcess process;
+    apps::ChildProcess process;
     int port = 0;
 };
 
 Result<Server> startServer(std::size_t footprint) {
-    auto process =
-        ChildProcess::start({{ownProgram(), "--serve-bare", "--footprint", std::to_string(footprint)}, {}, false});
+    auto process = startBeside({apps::ownProgramPath(), "--serve-bare", "--footprint", std::to_string(footprint)});
     if (!process) return process.status();
     auto line = process->readLine(kServerStart);
     if (!line) return line.status().withContext("the bare loop's server");

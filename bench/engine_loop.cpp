@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/child_process.h"
 #include "bench/memory.h"
+#include "bench/processes.h"
 #include "bench/stats.h"
 
 namespace troupe::bench {
@@ -117,12 +117,10 @@ TransferRequest oneRequest(const LoopEnds& ends, bool write, std::size_t bytes) 
 
 Result<std::unique_ptr<TransferEngine>> makeEngine(const Settings& settings, const std::string& transport,
                                                    bool serves) {
-    ConfigLoader loader;
-    for (const auto& [key, value] : settings.config) {
-        if (Status status = loader.set(key, value, "--set"); !status) return status;
-    }
+    auto config = configOf(settings);
+    if (!config) return config.status();
     EngineOptions options;
-    options.config = loader.config();
+    options.config = std::move(*config);
     if ((transport == "tcp" || transport == "rdma") && !serves) options.config.host_peers = false;
     auto engine = std::make_unique<TransferEngine>(std::move(options));
     if (Status status = engine->init("p2p", "127.0.0.1", "127.0.0.1"); !status) return status;

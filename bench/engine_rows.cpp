@@ -35,11 +35,9 @@ Result<NullRig> makeRig(const Settings& settings, std::size_t bytes) {
 
 /// Bytes of the largest piece the engine makes under these settings.
 Result<std::uint64_t> sliceBytes(const Settings& settings) {
-    ConfigLoader loader;
-    for (const auto& [key, value] : settings.config) {
-        if (Status status = loader.set(key, value, "--set"); !status) return status;
-    }
-    return loader.config().slice_bytes;
+    const auto config = configOf(settings);
+    if (!config) return config.status();
+    return config->slice_bytes;
 }
 
 /// Requests and slices a second with requests of `slices` slices; 0: small requests of one.

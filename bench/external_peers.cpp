@@ -11,7 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/child_process.h"
+#include "apps/support/free_port.h"
+#include "bench/processes.h"
 
 namespace troupe::bench {
 
@@ -46,25 +47,32 @@ struct Conversation {
     double cpu_seconds = 0;
 };
 
+/// A program with its arguments, and what of its environment is not ours.
+struct Command {
+    std::vector<std::string> arguments;
+    std::vector<std::string> environment;
+    bool merge_stderr = false;
+};
+
 /// Runs `server`, then `client` once something listens on `port`, and returns what the client printed.
-Result<Conversation> converse(const ChildProcess::Options& server, const ChildProcess::Options& client, int port,
+Result<Conversation> converse(const Command& server, const Command& client, int port,
                               std::chrono::milliseconds timeout) {
-    const std::string& program = client.argv.front();
-    auto serving = ChildProcess::start(server);
+    const std::string& program = client.arguments.front();
+    auto serving = startBeside(server.arguments, server.environment, server.merge_stderr);
     if (!serving) return serving.status();
     if (!waitForListener(port, kListenTimeout)) return {Code::Timeout, program + ": its server does not listen"};
     const double children_before = reapedChildrenCpuSeconds();
-    auto asking = ChildProcess::start(client);
+    auto asking = startBeside(client.arguments, client.environment, client.merge_stderr);
     if (!asking) return asking.status();
-    auto said = asking->finish(timeout);
+    auto said = finish(*asking, timeout);
     if (!said) return said.status().withContext(program);
-    if (said->second != 0) {
-        return {Code::Internal, fmt::format("{} ended with {}: {}", program, said->second, lastLine(said->first))};
+    if (said->exit_code != 0) {
+        return {Code::Internal, fmt::format("{} ended with {}: {}", program, said->exit_code, lastLine(said->output))};
     }
     // Both serve one client and end by themselves.
-    auto served = serving->finish(kListenTimeout);
+    auto served = finish(*serving, kListenTimeout);
     if (!served) return served.status().withContext(program + " server");
-    return Conversation{std::move(said->first), reapedChildrenCpuSeconds() - children_before};
+    return Conversation{std::move(said->output), reapedChildrenCpuSeconds() - children_before};
 }
 
 struct UcxLine {
@@ -96,17 +104,19 @@ Result<UcxLine> parseUcx(const std::string& output) {
 
 Result<UcxRun> runUcx(std::vector<std::string> test, std::size_t iterations, std::size_t warmup, double seconds,
                       bool shared_memory = false) {
-    if (!isInstalled("ucx_perftest")) return notInstalled("ucx_perftest");
-    const int port = freeLoopbackPort();
+    if (apps::findProgram("ucx_perftest").empty()) return notInstalled("ucx_perftest");
+    const auto free = apps::freePort();
+    if (!free) return free.status();
+    const int port = *free;
     // UCX_WARN_UNUSED_ENV_VARS and the log level keep its warnings out of the figures.
     const std::vector<std::string> environment = {shared_memory ? "UCX_TLS=posix,cma" : "UCX_TLS=tcp",
                                                   "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error"};
     const std::string port_text = std::to_string(port);
-    ChildProcess::Options client{{"ucx_perftest", "127.0.0.1", "-p", port_text, "-f", "-v", "-n",
-                                  std::to_string(iterations), "-w", std::to_string(warmup)},
-                                 environment,
-                                 false};
-    client.argv.insert(client.argv.end(), test.begin(), test.end());
+    Command client{{"ucx_perftest", "127.0.0.1", "-p", port_text, "-f", "-v", "-n", std::to_string(iterations), "-w",
+                    std::to_string(warmup)},
+                   environment,
+                   false};
+    client.arguments.insert(client.arguments.end(), test.begin(), test.end());
     const auto expected = std::chrono::milliseconds(static_cast<long>(seconds * 1000));
     auto said = converse({{"ucx_perftest", "-p", port_text}, environment, true}, client, port, expected + kSlack);
     if (!said) return said.status();
@@ -118,17 +128,18 @@ Result<UcxRun> runUcx(std::vector<std::string> test, std::size_t iterations, std
 /// The figures that the client printed for `block`, in perftest's order; at least `fields` of them.
 Result<std::vector<double>> runPerftest(const std::string& program, const RdmaEnds& ends, std::size_t block,
                                         std::size_t fields, const std::vector<std::string>& options, double seconds) {
-    if (!isInstalled(program)) return notInstalled(program);
-    const int port = freeLoopbackPort();
-    ChildProcess::Options server{
-        {program, "-F", "-x", std::to_string(ends.gid_index), "-u", std::to_string(ends.ack_timeout), "-p",
-         std::to_string(port), "-s", std::to_string(block)},
-        {},
-        true};
-    server.argv.insert(server.argv.end(), options.begin(), options.end());
-    ChildProcess::Options client = server;
-    server.argv.insert(server.argv.end(), {"-d", ends.server});
-    client.argv.insert(client.argv.end(), {"-d", ends.client, ends.address});
+    if (apps::findProgram(program).empty()) return notInstalled(program);
+    const auto free = apps::freePort();
+    if (!free) return free.status();
+    const int port = *free;
+    Command server{{program, "-F", "-x", std::to_string(ends.gid_index), "-u", std::to_string(ends.ack_timeout), "-p",
+                    std::to_string(port), "-s", std::to_string(block)},
+                   {},
+                   true};
+    server.arguments.insert(server.arguments.end(), options.begin(), options.end());
+    Command client = server;
+    server.arguments.insert(server.arguments.end(), {"-d", ends.server});
+    client.arguments.insert(client.arguments.end(), {"-d", ends.client, ends.address});
     const auto expected = std::chrono::milliseconds(static_cast<long>(seconds * 1000));
     auto said = converse(server, client, port, expected + kSlack);
     if (!said) return said.status();
@@ -174,12 +185,14 @@ Result<double> runPerftestOneWrite(const RdmaEnds& ends, std::size_t bytes, std:
 }
 
 Result<double> runIperf3(std::size_t block, double seconds) {
-    if (!isInstalled("iperf3")) return notInstalled("iperf3");
+    if (apps::findProgram("iperf3").empty()) return notInstalled("iperf3");
     // iperf3 counts whole seconds and takes at most 1 MiB a write.
     const int whole = std::max(1, static_cast<int>(std::lround(seconds)));
     constexpr std::size_t kLargestWrite = 1u << 20;
     const std::string length = std::to_string(std::min(block, kLargestWrite));
-    const int port = freeLoopbackPort();
+    const auto free = apps::freePort();
+    if (!free) return free.status();
+    const int port = *free;
     const std::string port_text = std::to_string(port);
     auto said = converse(
         {{"iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", port_text}, {}, true},

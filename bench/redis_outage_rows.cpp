@@ -88,11 +88,10 @@ class OutageRig {
     static Result<std::unique_ptr<OutageRig>> make(const Settings& settings, const MakeScene& make_scene) {
         std::unique_ptr<OutageRig> rig(new OutageRig());
         if (Status status = make_scene(rig->scene); !status) return status;
-        ConfigLoader loader;
-        for (const auto& [key, value] : settings.config)
-            if (Status status = loader.set(key, value, "--set"); !status) return status;
+        auto config = configOf(settings);
+        if (!config) return config.status();
         EngineOptions options;
-        options.config = loader.config();
+        options.config = std::move(*config);
         options.config.host_peers = false;
         options.config.redis_password = rig->scene.password;
         options.log = makeSilentLogger();

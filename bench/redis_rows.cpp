@@ -74,11 +74,10 @@ class StoreRig {
         rig->system_ = std::make_unique<caf::actor_system>(rig->system_config_);
         rig->loop = std::make_unique<Loop>(*rig->system_, Loop::Options{"troupe.ctl", {}, false, {}});
         if (const Status started = rig->loop->start(); !started) return started;
-        ConfigLoader loader;
-        for (const auto& [key, value] : settings.config)
-            if (Status status = loader.set(key, value, "--set"); !status) return status;
+        const auto config = configOf(settings);
+        if (!config) return config.status();
         for (auto* store : {&rig->store, &rig->other}) {
-            auto made = makeStore(rig->server->uri(), loader.config(), makeSilentLogger());
+            auto made = makeStore(rig->server->uri(), *config, makeSilentLogger());
             if (!made) return made.status();
             *store = std::move(*made);
             const Status started = rig->ask<Status>([&](auto answer) { answer((*store)->start(*rig->loop)); });
@@ -190,21 +189,36 @@ Result<Figures> resolveOnLoop(const Settings& settings) {
     return percentiles(samples);
 }
 
+/// Two engines of this process that find each other by a Redis of their own.
+struct TwoEngines {
+    /// The owner is called "owner", the other one "peer"; both have tcp.
+    static Result<std::unique_ptr<TwoEngines>> start(const EngineOptions& options) {
+        auto server = RedisServer::start();
+        if (!server) return server.status();
+        auto made = std::make_unique<TwoEngines>(options, std::move(*server));
+        for (auto [each, name] : {std::pair(&made->owner, "owner"), std::pair(&made->peer, "peer")}) {
+            if (Status status = each->init(made->server->uri(), name, "127.0.0.1"); !status) return status;
+            if (auto tcp = each->installTransport("tcp"); !tcp) return tcp.status();
+        }
+        return made;
+    }
+    TwoEngines(const EngineOptions& options, std::unique_ptr<RedisServer> redis)
+        : server(std::move(redis)), owner(options), peer(options) {}
+
+    std::unique_ptr<RedisServer> server;
+    TransferEngine owner;
+    TransferEngine peer;
+};
+
 /// From openSegment to its return: resolve, connect, handshake, descriptor.
 Result<Figures> openSegments(const Settings& settings) {
-    auto server = RedisServer::start();
-    if (!server) return server.status();
-    ConfigLoader loader;
-    for (const auto& [key, value] : settings.config)
-        if (Status status = loader.set(key, value, "--set"); !status) return status;
+    auto config = configOf(settings);
+    if (!config) return config.status();
     EngineOptions options;
-    options.config = loader.config();
-    TransferEngine owner(options);
-    TransferEngine engine(options);
-    for (auto [each, name] : {std::pair(&owner, "owner"), std::pair(&engine, "engine")}) {
-        if (Status status = each->init((*server)->uri(), name, "127.0.0.1"); !status) return status;
-        if (auto tcp = each->installTransport("tcp"); !tcp) return tcp.status();
-    }
+    options.config = std::move(*config);
+    auto engines = TwoEngines::start(options);
+    if (!engines) return engines.status();
+    TransferEngine& engine = (*engines)->peer;
     std::vector<double> samples;
     for (std::size_t i = 0; i < std::min<std::size_t>(samplesOf(settings), 1000); ++i) {
         const auto begin = std::chrono::steady_clock::now();
@@ -297,27 +311,22 @@ Result<Figures> large(const Settings& settings) {
 /// Milliseconds from the registration of one more region until a peer that has the segment open has a descriptor with
 /// it, when only the store tells: the control connection would ask each second.
 Result<Figures> seenByAPeer(const Settings& settings, std::size_t regions) {
-    auto server = RedisServer::start();
-    if (!server) return server.status();
-    ConfigLoader loader;
-    for (const auto& [key, value] : settings.config)
-        if (Status status = loader.set(key, value, "--set"); !status) return status;
+    auto config = configOf(settings);
+    if (!config) return config.status();
     EngineOptions options;
-    options.config = loader.config();
+    options.config = std::move(*config);
     options.config.keepalive_interval = std::chrono::hours(1);
     options.config.keepalive_timeout = std::chrono::hours(1);
     options.log = makeSilentLogger();
     constexpr std::size_t kSize = 4096;
     constexpr std::size_t kRounds = 20;
-    auto memory = Memory::populated(2 * kSize * (regions + kRounds));
+    auto memory = Memory::populated(2 * kSize * (regions + kRounds));  // Outlives the engine that serves it.
     if (!memory) return memory.status();
     const auto place = [&](std::size_t i) { return memory->data() + 2 * kSize * i; };
-    TransferEngine owner(options);
-    TransferEngine peer(options);
-    for (auto [each, name] : {std::pair(&owner, "owner"), std::pair(&peer, "peer")}) {
-        if (Status status = each->init((*server)->uri(), name, "127.0.0.1"); !status) return status;
-        if (auto tcp = each->installTransport("tcp"); !tcp) return tcp.status();
-    }
+    auto engines = TwoEngines::start(options);
+    if (!engines) return engines.status();
+    TransferEngine& owner = (*engines)->owner;
+    TransferEngine& peer = (*engines)->peer;
     std::vector<BufferEntry> entries;
     for (std::size_t i = 0; i < regions; ++i) entries.push_back({place(i), kSize});
     if (Status status = owner.registerLocalMemoryBatch(entries); !status) return status;

@@ -56,6 +56,13 @@ Outcome compare(const Row& row, const Comparison& comparison, const std::map<std
 
 }  // namespace
 
+Result<Config> configOf(const Settings& settings) {
+    ConfigLoader loader;
+    for (const auto& [key, value] : settings.config)
+        if (Status status = loader.set(key, value, "--set"); !status) return status;
+    return loader.config();
+}
+
 std::vector<Outcome> measureRow(const Row& row, const Settings& settings, std::size_t repeats,
                                 const Progress& progress) {
     std::map<std::string, Samples> samples;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/config.h"
 #include "base/status.h"
 
 namespace troupe::bench {
@@ -23,6 +24,9 @@ struct Settings {
     std::size_t footprint = 256u << 20;                       ///< Bytes walked on each side.
     std::vector<std::pair<std::string, std::string>> config;  ///< Keys and values for every engine, see base/config.h.
 };
+
+/// The config of an engine under these settings. InvalidArgument names the setting.
+Result<Config> configOf(const Settings& settings);
 
 /// What one measurement found: quantity -> figure, e.g. {"GB/s": 5.1, "CPU s/GB": 0.3}.
 using Figures = std::map<std::string, double>;

@@ -11,12 +11,14 @@
 
 #include "bench/engine_loop.h"
 #include "bench/memory.h"
+#include "bench/processes.h"
 
 namespace troupe::bench {
 
 namespace {
 
 constexpr auto kStartTimeout = std::chrono::seconds(60);
+constexpr auto kEndTimeout = std::chrono::seconds(2);
 constexpr std::size_t kSmallRegionBytes = 4096;
 
 /// Registers `memory` as one region, or as `regions` of kSmallRegionBytes with a gap behind each.
@@ -46,15 +48,15 @@ int fail(const Status& status) {
 
 Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t regions, bool engine_memory,
                                        const std::string& transport) {
-    ChildProcess::Options options;
-    options.argv = {ownProgram(), "--serve-peer",          "--footprint", std::to_string(settings.footprint),
-                    "--regions",  std::to_string(regions), "--transport", transport};
-    if (engine_memory) options.argv.emplace_back("--engine-memory");
+    std::vector<std::string> arguments = {
+        apps::ownProgramPath(),  "--serve-peer", "--footprint", std::to_string(settings.footprint), "--regions",
+        std::to_string(regions), "--transport",  transport};
+    if (engine_memory) arguments.emplace_back("--engine-memory");
     for (const auto& [key, value] : settings.config) {
-        options.argv.push_back("--set");
-        options.argv.push_back(key + "=" + value);
+        arguments.emplace_back("--set");
+        arguments.push_back(key + "=" + value);
     }
-    auto process = ChildProcess::start(options);
+    auto process = startBeside(arguments);
     if (!process) return process.status();
     auto line = process->readLine(kStartTimeout);
     if (!line) return line.status().withContext("the serving peer");
@@ -68,6 +70,11 @@ Result<ServingPeer> ServingPeer::start(const Settings& settings, std::size_t reg
     peer.segment_ = json["segment"].get<std::string>();
     peer.address_ = json["address"].get<std::uint64_t>();
     return peer;
+}
+
+ServingPeer::~ServingPeer() {
+    process_.closeInput();
+    static_cast<void>(process_.wait(kEndTimeout));
 }
 
 int servePeer(const Settings& settings, std::size_t regions, bool engine_memory, const std::string& transport) {

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "apps/support/child_process.h"
 #include "base/status.h"
-#include "bench/child_process.h"
 #include "bench/row.h"
 
 namespace troupe::bench {
@@ -16,6 +16,10 @@ class ServingPeer {
     /// `engine_memory`: that one region is memory of the engine's own.
     static Result<ServingPeer> start(const Settings& settings, std::size_t regions = 1, bool engine_memory = false,
                                      const std::string& transport = "tcp");
+    ServingPeer() = default;  ///< None: to be assigned.
+    ServingPeer(ServingPeer&&) = default;
+    ServingPeer& operator=(ServingPeer&&) = default;
+    ~ServingPeer();  ///< It frees its engine and ends, as its input ends; killed where that takes seconds.
 
     const std::string& segment() const { return segment_; }
     /// Where its (first) region begins.
@@ -24,7 +28,7 @@ class ServingPeer {
     pid_t pid() const { return process_.pid(); }
 
   private:
-    ChildProcess process_;
+    apps::ChildProcess process_;
     std::string segment_;
     std::uint64_t address_ = 0;
 };

@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "bench/bare_socket.h"
-#include "bench/child_process.h"
 #include "bench/engine_loop.h"
 #include "bench/external_peers.h"
 #include "bench/memory.h"
+#include "bench/processes.h"
 #include "bench/row.h"
 #include "bench/serving_peer.h"
 #include "bench/wire_rig.h"

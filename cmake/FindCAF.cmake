@@ -1,10 +1,26 @@
-# Finds the C++ Actor Framework's core library: a CMake package first (1.x ships one), then headers and library
-# (Debian's libcaf-dev ships neither a CMake package nor a .pc file).
+# Finds the C++ Actor Framework's core library: a CMake package of a version that was asked for first (CAF's own install
+# has one), then headers and library (Debian's libcaf-dev has neither a CMake package nor a .pc file). Pass the range of
+# versions: find_package(CAF 0.17.6...<0.18).
 #
 # Defines CAF_FOUND, CAF_VERSION and the target CAF::core.
 
-find_package(CAF CONFIG QUIET COMPONENTS core)
+include(FindPackageHandleStandardArgs)
+set(caf_needed "Troupe's messages are written for CAF 0.17, from 0.17.6 on (Debian 12: libcaf-dev): later releases \
+removed what they are made with (caf::atom and the like). Where several are installed, CMAKE_PREFIX_PATH or \
+CAF_INCLUDE_DIR and CAF_CORE_LIBRARY say which one.")
+
+# A package of another version is passed over before any target of it is made.
+set(caf_asked "")
+if(CAF_FIND_VERSION_RANGE)
+    set(caf_asked ${CAF_FIND_VERSION_RANGE})
+elseif(CAF_FIND_VERSION)
+    set(caf_asked ${CAF_FIND_VERSION})
+endif()
+find_package(CAF ${caf_asked} CONFIG QUIET COMPONENTS core)
 if(TARGET CAF::core)
+    # Version files of old packages know nothing of ranges, so it is compared once more.
+    find_package_handle_standard_args(CAF REQUIRED_VARS CAF_DIR VERSION_VAR CAF_VERSION HANDLE_VERSION_RANGE
+                                      REASON_FAILURE_MESSAGE "${caf_needed}")
     return()
 endif()
 
@@ -25,8 +41,8 @@ if(CAF_INCLUDE_DIR)
     endforeach()
 endif()
 
-include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(CAF REQUIRED_VARS CAF_CORE_LIBRARY CAF_INCLUDE_DIR VERSION_VAR CAF_VERSION)
+find_package_handle_standard_args(CAF REQUIRED_VARS CAF_CORE_LIBRARY CAF_INCLUDE_DIR VERSION_VAR CAF_VERSION
+                                  HANDLE_VERSION_RANGE REASON_FAILURE_MESSAGE "${caf_needed}")
 if(CAF_FOUND AND NOT TARGET CAF::core)
     add_library(CAF::core UNKNOWN IMPORTED)
     set_target_properties(CAF::core PROPERTIES IMPORTED_LOCATION ${CAF_CORE_LIBRARY}

@@ -8,10 +8,12 @@ function(troupe_public_target)
     set(script ${PROJECT_SOURCE_DIR}/scripts/public_headers.py)
     set(stamp ${PROJECT_BINARY_DIR}/public_headers.stamp)
     # Once now, so that editors and clang-tidy find them before anything is built.
-    execute_process(COMMAND ${Python3_EXECUTABLE} ${script} ${out} COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND ${Python3_EXECUTABLE} ${script} ${out} --version ${PROJECT_VERSION}
+                    COMMAND_ERROR_IS_FATAL ANY)
     file(GLOB_RECURSE headers ${out}/troupe/*.h)
     add_custom_command(OUTPUT ${stamp} BYPRODUCTS ${headers} DEPENDS ${script} DEPFILE ${stamp}.d
-                       COMMAND ${Python3_EXECUTABLE} ${script} ${out} --depfile ${stamp}.d --target ${stamp}
+                       COMMAND ${Python3_EXECUTABLE} ${script} ${out} --version ${PROJECT_VERSION}
+                               --depfile ${stamp}.d --target ${stamp}
                        COMMENT "Writing the public headers")
     add_custom_target(troupe_headers DEPENDS ${stamp})
 
@@ -71,7 +73,8 @@ function(_troupe_pkg_config_libs requires_out libs_out)
     set(${libs_out} "${libs} ${others}" PARENT_SCOPE)
 endfunction()
 
-# troupe_install_package(): headers, and what find_package(troupe) and pkg-config read. Call after the folders.
+# troupe_install_package(): headers, pages and licence, and what find_package(troupe) and pkg-config read. Call after the
+# folders.
 # `troupe_installable` builds all that is installed, and nothing else.
 function(troupe_install_package)
     include(CMakePackageConfigHelpers)
@@ -82,6 +85,11 @@ function(troupe_install_package)
     install(TARGETS troupe_public EXPORT troupe)
     install(EXPORT troupe NAMESPACE troupe:: DESTINATION ${directory} FILE troupeTargets.cmake)
     install(DIRECTORY ${PROJECT_BINARY_DIR}/include/troupe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    # The headers' comments name pages as they lie here. Not CMAKE_INSTALL_DOCDIR: where Troupe is embedded, that is the
+    # other project's.
+    set(documents ${CMAKE_INSTALL_DATAROOTDIR}/doc/troupe)
+    install(FILES LICENSE README.md DESTINATION ${documents})
+    install(DIRECTORY docs DESTINATION ${documents} FILES_MATCHING PATTERN *.md)
     _troupe_pkg_config_libs(TROUPE_REQUIRES TROUPE_LIBS)
     file(RELATIVE_PATH TROUPE_UP /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
     configure_file(cmake/troupe.pc.in ${PROJECT_BINARY_DIR}/troupe.pc @ONLY)

@@ -43,8 +43,11 @@ struct BufferEntry {
 /// One transfer engine: a segment of its own that peers reach, and the means to reach theirs.
 ///
 /// Every call may be made from any thread, also several at once, but for the constructor and the destructor.
-/// Several engines in one process share nothing. A failed call changes nothing, but for init. After fork() the child
-/// must neither use nor destroy it: docs/api.md, "Fork".
+/// Several engines in one process share nothing. A failed call changes nothing, but for: init; freeEngine, which ends
+/// the engine whatever it returns but InvalidArgument; unregisterLocalMemoryBatch, which stops at the first error; and
+/// where a device does not take a registration back, unregisterLocalMemory and a registerLocalMemory whose undoing met
+/// that: the region is gone for everybody, and its range stays claimed. After fork() the child must neither use nor
+/// destroy it: docs/api.md, "Fork".
 class TransferEngine {
   public:
     explicit TransferEngine(EngineOptions options = {});
@@ -81,7 +84,8 @@ class TransferEngine {
     /// so can be neither asked nor proven gone; the error names a region and the process. Do not free or reuse
     /// registered memory while that process lives. Or a Nic could not end what it had begun: the error names the
     /// memory, which must stay mapped, the rest is free. Every later call says the same. Timeout, Internal: a part of
-    /// the engine did not answer in time, so who still touches registered memory is not known.
+    /// the engine did not answer in time, so who still touches registered memory is not known. InvalidArgument: called
+    /// on a loop of this engine, and nothing has ended.
     Status freeEngine();
 
     /// The name that peers open: with p2p "host:port".
@@ -158,16 +162,22 @@ class TransferEngine {
 
     /// Finds a segment and connects to its owner, at most `open_timeout`. The own name and "" differ: "" is an error,
     /// the own name is kLocalSegmentID. Opening an open segment gives the same id and counts.
-    /// InvalidArgument, NotFound, ConnectionRefused, Timeout, ProtocolError, StaleIncarnation.
+    /// InvalidArgument, NotFound, ConnectionRefused, ConnectionLost, Timeout, ProtocolError, StaleIncarnation;
+    /// AccessDenied: the cluster keys differ, or a store refuses; CapacityExceeded: the peer takes no more connections,
+    /// or too many segments are open here; PeerDown: a store that cannot be used now.
     Result<SegmentID> openSegment(const std::string& name);
     /// The id is dead when as many closes as opens were made. StaleHandle. Transfers that run
     /// on it then end as CANCELED.
     Status closeSegment(SegmentID segment);
     /// The descriptor as last fetched; of kLocalSegmentID the current one. StaleHandle.
     Result<std::shared_ptr<const SegmentDesc>> getSegmentDescByID(SegmentID segment) const;
-    /// Fetches anew the descriptor of one open segment, or of all ("").
+    /// Fetches anew the descriptor of one open segment, or of all (""), within `open_timeout`. NotFound: no such
+    /// segment is open; StaleHandle: it was closed meanwhile; else as openSegment, of several the first that was met.
     Status syncSegmentCache(const std::string& name = "");
-    /// Publishes the local descriptor to the store now (with p2p there is nothing to do).
+    /// Publishes the local descriptor to the store now and waits for the store (with p2p there is nothing to do). The
+    /// store's errors, which change nothing here: ConnectionRefused, ConnectionLost, Timeout, AccessDenied, PeerDown,
+    /// AlreadyExists (another engine has the name by now), Canceled (freeEngine). The store has it once it is
+    /// back.
     Status updateLocalSegmentDesc();
     /// Asks the owner over its control connection, within `timeout`. Ok: that incarnation answers now.
     /// PeerDown (also when the connection ends meanwhile), Timeout, StaleIncarnation (restarted), StaleHandle,

@@ -38,6 +38,7 @@ struct SegmentDesc {
     std::string name;
     std::string protocol = "tcp";  ///< First transport, for readers that know only the common schema.
     std::vector<DeviceDesc> devices;
+    /// All that is registered, what is local-only too: look at `remote_accessible` before one is used.
     std::vector<BufferDesc> buffers;
     PriorityMatrix priority_matrix;
     std::uint16_t tcp_data_port = 0;  ///< First TCP lane port.

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes the public headers as others include them: <troupe/engine/transfer_engine.h>.
 
-Usage: public_headers.py OUT [--depfile FILE --target NAME]
+Usage: public_headers.py OUT --version MAJOR.MINOR.PATCH [--depfile FILE --target NAME]
 
 Inside the tree an include is "folder/file.h". Bare names like base/status.h would collide with a user's own folders, so
-the public headers are copied to OUT/troupe with "troupe/" before every include of the project, and OUT/troupe/troupe.h
-includes those that need no CAF. Files that need no change are not touched, what does not belong there is removed.
+the public headers are copied to OUT/troupe with "troupe/" before every include of the project. OUT/troupe/version.h says
+which version they are of, and OUT/troupe/troupe.h includes it and those that need no CAF. Files that need no change are not touched, what does not belong there is removed.
 
 PUBLIC is the whole list. A public header that includes any other of the project is an error: name a type with a
 declaration instead, move what it needs to a small header, or add that one here.
@@ -24,6 +24,7 @@ ENTRIES = [
     "base/fault_injector.h",
     "base/log.h",
     "base/status.h",
+    "base/stream.h",
     "engine/actor_api.h",
     "engine/transfer_engine.h",
     "metadata/metadata_store.h",
@@ -59,6 +60,17 @@ UMBRELLA = """#pragma once
 """
 
 
+VERSION = """#pragma once
+
+// Which Troupe these headers are of, for the preprocessor. docs/api.md, "Versions", says what a version promises.
+
+#define TROUPE_VERSION_MAJOR {major}
+#define TROUPE_VERSION_MINOR {minor}
+#define TROUPE_VERSION_PATCH {patch}
+#define TROUPE_VERSION_STRING "{major}.{minor}.{patch}"
+"""
+
+
 def public_texts(root=ROOT, public=tuple(PUBLIC)):
     """Returns name -> text as installed, and what is wrong with the closure."""
     texts, faults = {}, []
@@ -71,7 +83,14 @@ def public_texts(root=ROOT, public=tuple(PUBLIC)):
 
 
 def umbrella():
-    return UMBRELLA.format(includes="\n".join(f'#include "troupe/{name}"' for name in ENTRIES if name not in NEEDS_CAF))
+    names = [name for name in ENTRIES if name not in NEEDS_CAF] + ["version.h"]
+    return UMBRELLA.format(includes="\n".join(f'#include "troupe/{name}"' for name in names))
+
+
+def version_header(version):
+    """The text of version.h; ValueError where that is no MAJOR.MINOR.PATCH."""
+    major, minor, patch = (int(part) for part in version.split("."))
+    return VERSION.format(major=major, minor=minor, patch=patch)
 
 
 def write_all(texts, directory):
@@ -92,6 +111,7 @@ def write_all(texts, directory):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--version", required=True, help="MAJOR.MINOR.PATCH")
     parser.add_argument("--depfile", type=pathlib.Path)
     parser.add_argument("--target", help="what the depfile says depends on the headers; touched")
     args = parser.parse_args()
@@ -99,7 +119,8 @@ def main():
     texts, faults = public_texts()
     if faults:
         sys.exit("\n".join(faults) + "\n(scripts/public_headers.py says what can be done)")
-    write_all({**texts, "troupe.h": umbrella()}, args.out / "troupe")
+    made = {"troupe.h": umbrella(), "version.h": version_header(args.version)}
+    write_all({**texts, **made}, args.out / "troupe")
     if args.depfile:
         args.depfile.write_text(f"{args.target}: " + " ".join(str(ROOT / name) for name in texts) + "\n")
     if args.target:

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <iterator>
 
+#include "tcp_backend/socket_util.h"
+
 namespace troupe::tcp {
 
 namespace {

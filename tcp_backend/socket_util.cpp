@@ -1,11 +1,11 @@
+#include "tcp_backend/socket_util.h"
+
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <climits>
-
-#include "tcp_backend/events.h"
 
 namespace troupe::tcp {
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tcp_backend/socket_util.h"
 #include "tcp_backend/tcp_nic.h"
 
 namespace troupe::tcp {

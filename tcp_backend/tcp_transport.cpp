@@ -11,16 +11,29 @@ namespace {
 /// Connections the kernel completes before the loop accepts them; the kernel cuts it to net.core.somaxconn.
 constexpr int kBacklog = 512;
 
+constexpr std::uint32_t kLastPort = 65535;
+
 }  // namespace
 
 Status TcpTransport::install(const TransportContext& context) {
-    const auto address = SocketAddress::fromNumeric(context.bind_host, 0);
-    if (!address.isOk()) return address.status().withContext("tcp");
+    const unsigned loops = std::max(context.data_loops, 1u);
+    const std::uint32_t first_port = context.config.tcp_port;
+    const std::string setting = "tcp.port " + std::to_string(first_port);
+    if (first_port != 0 && first_port + loops - 1 > kLastPort)
+        return {Code::InvalidArgument, setting + ": " + std::to_string(loops) +
+                                           " data loops need a port each, and there is none after " +
+                                           std::to_string(kLastPort)};
     std::vector<PlacedNic> nics;
     std::vector<std::uint16_t> ports;
-    for (unsigned loop = 0; loop < std::max(context.data_loops, 1u); ++loop) {
+    for (unsigned loop = 0; loop < loops; ++loop) {
+        const auto port = static_cast<std::uint16_t>(first_port == 0 ? 0 : first_port + loop);
+        const auto address = SocketAddress::fromNumeric(context.bind_host, port);
+        if (!address.isOk()) return address.status().withContext("tcp");
         auto listener = listenOn(*address, kBacklog);
-        if (!listener.isOk()) return listener.status().withContext("tcp");
+        if (!listener.isOk()) {
+            const std::string where = first_port == 0 ? "tcp" : setting + ", data loop " + std::to_string(loop);
+            return listener.status().withContext(where);
+        }
         const auto bound = SocketAddress::local(listener->get());
         if (!bound.isOk()) return bound.status().withContext("tcp");
         auto nic = TcpNic::create(context, loop, std::move(*listener));

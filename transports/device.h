@@ -190,8 +190,7 @@ class Device : public std::enable_shared_from_this<Device> {
     /// Whether kernels reach what `pin` pinned by the host's own addresses. An error says why they do not.
     virtual Status reachesPinned(const ByteRange& pinned) = 0;
 
-    // --- streams and events
-    // -------------------------------------------------------------------------------------------
+    // --- streams and events ------------------------------------------------------------------------------------------
     /// What is done on one stream is done in order; between streams only events give an order.
     virtual Result<DeviceStream> makeStream() = 0;
     virtual Result<DeviceEvent> makeEvent() = 0;

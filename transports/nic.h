@@ -109,7 +109,7 @@ struct NicInfo {
 /// A Nic's name for its way to one peer. Valid from openPath until closePath.
 using PathId = std::uint32_t;
 
-/// One NIC, or one engine that moves bytes (a set of sockets, a memcpy engine, a CUDA stream). It has exactly one
+/// One NIC, or what moves bytes like one (a set of sockets, the copies within a host). It has exactly one
 /// owner, and every call is made on that owner's turn: no call blocks, none is thread-safe, none knows of actors.
 class Nic {
   public:

@@ -55,7 +55,7 @@ class Transport {
   public:
     virtual ~Transport() = default;
 
-    /// "host", "tcp", "rdma", "cuda", "null".
+    /// "host", "tcp", "rdma", "null".
     virtual std::string name() const = 0;
 
     /// Finds devices and opens ports. An error leaves nothing behind. Called once.

@@ -73,7 +73,8 @@ Result<std::uint16_t> Connector::start(const std::vector<std::shared_ptr<Device>
         std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device->view()->by_cm; });
     Status listening;
     if (wants_cm) listening = listen(devices);
-    if (!listening && !canExchange()) return listening;
+    // Who asked for a port and does not get it is to know.
+    if (!listening && (!canExchange() || listening.code() == Code::AlreadyExists)) return listening;
     if (!listening) log_->warn("rdma: pairs are made without rdma_cm: {}", listening.message());
     auto thread = startQuietThread("troupe.rdma", [this] { run(); });
     if (!thread) return thread.status();
@@ -92,11 +93,14 @@ Status Connector::listen(const std::vector<std::shared_ptr<Device>>& devices) {
         const auto view = device->view();
         return view->by_cm && view->address.family() == AF_INET6;
     });
-    const auto any = SocketAddress::fromNumeric(v6 ? "::" : "0.0.0.0", 0);
+    const auto port = static_cast<std::uint16_t>(config_.rdma_port);
+    const auto any = SocketAddress::fromNumeric(v6 ? "::" : "0.0.0.0", port);
     if (!any) return any.status();
-    if (const int error = api_->cmListen(listener_, *any, kBacklog, port_); error != 0)
-        return errnoStatus(Code::ResourceExhausted, "rdma_listen", error);
-    return {};
+    const int error = api_->cmListen(listener_, *any, kBacklog, port_);
+    if (error == 0) return {};
+    if (port == 0) return errnoStatus(Code::ResourceExhausted, "rdma_listen", error);
+    const Code code = error == EADDRINUSE ? Code::AlreadyExists : Code::ResourceExhausted;
+    return errnoStatus(code, "rdma_listen on rdma.port " + std::to_string(port), error);
 }
 
 // --- from other threads ----------------------------------------------------------------------------------------------

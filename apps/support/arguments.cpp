@@ -86,7 +86,7 @@ CLI::App* addCommand(CLI::App& app, const std::string& name, const std::string& 
 CLI::Option* addBytes(CLI::App& app, const std::string& name, std::uint64_t& bytes, const std::string& description) {
     auto* option = app.add_option_function<std::string>(
         name, [name, &bytes](const std::string& text) { bytes = bytesOrThrow(name, text); }, description);
-    return option->type_name("SIZE")->default_str(bytes == 0 ? "" : troupe::formatBytes(bytes));
+    return option->type_name("SIZE")->default_str(bytes == 0 ? "" : formatBytesSetting(bytes));
 }
 
 CLI::Option* addBytesList(CLI::App& app, const std::string& name, std::vector<std::uint64_t>& bytes,

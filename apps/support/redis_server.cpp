@@ -85,14 +85,6 @@ void end(std::optional<ChildProcess>& child) {
 
 }  // namespace
 
-Result<std::uint16_t> freePort() {
-    const auto listener = listenOn(*SocketAddress::fromNumeric("127.0.0.1", 0));
-    if (!listener) return listener.status();
-    const auto local = SocketAddress::local(listener->get());
-    if (!local) return local.status();
-    return local->port();
-}
-
 // --- server ------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<RedisServer>> RedisServer::start(Options options) {

@@ -8,12 +8,10 @@
 #include <vector>
 
 #include "apps/support/child_process.h"
+#include "apps/support/free_port.h"
 #include "base/status.h"
 
 namespace troupe::apps {
-
-/// A port of the loopback interface that was free a moment ago, by the kernel's choice, so that others get other ones.
-Result<std::uint16_t> freePort();
 
 /// A real redis-server on a port of its own, without persistence unless told so; killed with it. Needs the package
 /// redis-tools. For the faults, the benchmark and the tests. One thread.

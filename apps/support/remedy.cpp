@@ -170,7 +170,8 @@ std::string remedyFor(const Status& status) {
         case Code::Timeout:
             if (contains(status, "deadline"))
                 return "raise transfer_timeout (--set transfer_timeout=2min) or the request's deadline, if the peer is "
-                       "alive and only slow";
+                       "alive and only slow; where nothing arrives at all, does a firewall let its data ports through "
+                       "(docs/security.md, \"Ports\")?";
             return "is the peer alive, and does a firewall let its ports through?";
         case Code::ConnectionLost:
         case Code::PeerDown: return kPeerEnded;
@@ -184,6 +185,10 @@ std::string remedyFor(const Status& status) {
             if (contains(status, "bind ")) return "";
             return "the owner does not offer that memory; was it unregistered meanwhile?";
         case Code::AlreadyExists:
+            for (const char* setting : {"tcp.port", "rdma.port"})
+                if (contains(status, std::string(setting) + " "))
+                    return std::string("another ") + setting +
+                           ", or 0 for any that is free; docs/security.md, \"Ports\"";
             return contains(status, "bind ")
                        ? "leave --port out, then any free one is taken; `ss -tlnp` says who has it"
                        : "take another --name, or end the engine that has this one";

@@ -287,7 +287,7 @@ Status Session::explained(const Status& status) const {
     if (status.code() != Code::Timeout || at == std::string::npos) return status;
     std::string message = status.message();
     // No command gives its requests a deadline of their own.
-    message.insert(at + kPassed.size(), " (transfer_timeout, " + troupe::formatTime(transfer_timeout_) + ")");
+    message.insert(at + kPassed.size(), " (transfer_timeout, " + formatTimeSetting(transfer_timeout_) + ")");
     return {status.code(), message};
 }
 

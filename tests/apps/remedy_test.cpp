@@ -64,6 +64,12 @@ TEST(Remedy, OfASocketOfTheStoreAsksThatSocket) {
 TEST(Remedy, OfWhatIsTakenOrDoesNotFitSaysWhatElseToTake) {
     EXPECT_THAT(remedyFor(Status(Code::AlreadyExists, "control port: bind 127.0.0.1:80: Address already in use")),
                 HasSubstr("--port"));
+    EXPECT_THAT(remedyFor(Status(Code::Timeout, "the deadline passed; 0 B of 4 MiB had moved")), HasSubstr("firewall"));
+    // Not of --port, which is the control port's.
+    EXPECT_THAT(remedyFor(Status(Code::AlreadyExists, "tcp.port 7001, data loop 0: bind 127.0.0.1:7001: in use")),
+                HasSubstr("another tcp.port"));
+    EXPECT_THAT(remedyFor(Status(Code::AlreadyExists, "rdma_listen on rdma.port 18515: Address already in use")),
+                HasSubstr("another rdma.port"));
     EXPECT_THAT(remedyFor(Status(Code::AlreadyExists, "segment 'a' is held by 00ff at 10.0.0.1:4")),
                 HasSubstr("--name"));
     EXPECT_THAT(remedyFor(Status(Code::InvalidArgument, "trace 'x': line 2: 'hash_ids[0]' must be a whole number")),

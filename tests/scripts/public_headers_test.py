@@ -43,6 +43,16 @@ class PublicHeaders(unittest.TestCase):
                          ["a/one.h", "c/new.h"])
         self.assertFalse((self.root / "b").exists())
 
+    def test_the_version_is_there_for_the_preprocessor(self):
+        text = public_headers.version_header("12.3.0")
+        for line in ("#define TROUPE_VERSION_MAJOR 12", "#define TROUPE_VERSION_MINOR 3",
+                     "#define TROUPE_VERSION_PATCH 0", '#define TROUPE_VERSION_STRING "12.3.0"'):
+            self.assertIn(line, text.splitlines())
+        self.assertIn('#include "troupe/version.h"', public_headers.umbrella())
+        for wrong in ("1.2", "1.2.3.4", "1.2.x", ""):
+            with self.assertRaises(ValueError):
+                public_headers.version_header(wrong)
+
     def test_the_tree_is_closed(self):
         texts, faults = public_headers.public_texts()
         self.assertEqual(faults, [])

@@ -84,12 +84,20 @@ void SoftVerbs::cmDestroy(CmId key) {
     ids_.erase(key);
 }
 
-int SoftVerbs::cmListen(CmId key, const SocketAddress&, int, std::uint16_t& port) {
+int SoftVerbs::cmListen(CmId key, const SocketAddress& address, int, std::uint16_t& port) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("cmListen")) return error;
+    const auto is_taken = [this](std::uint16_t wanted) {
+        return std::any_of(ids_.begin(), ids_.end(), [wanted](const auto& entry) {
+            return entry.second.state == CmState::Listening && entry.second.port == wanted;
+        });
+    };
+    std::uint16_t chosen = address.port();
+    if (chosen != 0 && is_taken(chosen)) return EADDRINUSE;
+    while (chosen == 0 || is_taken(chosen)) chosen = next_port_++;
     Id& id = ids_.at(key);
     id.state = CmState::Listening;
-    id.port = port = next_port_++;
+    id.port = port = chosen;
     return 0;
 }
 
