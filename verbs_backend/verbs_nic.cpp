@@ -109,6 +109,7 @@ Result<PathId> VerbsNic::openPath(std::shared_ptr<const Peer> peer) {
     path->state->id = path->id;
     path->block = block;
     const std::uint32_t lanes = std::max(config_.rdma_lanes, 1u);
+    path->state->lanes = lanes;
     for (std::uint32_t i = 0; i < lanes; ++i) {
         path->lanes.push_back(std::make_unique<Lane>(path->state, block * lanes + i));
         // Connected before there is work, so that the first request does not wait for it.
@@ -157,7 +158,7 @@ void VerbsNic::closePath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     const TimePoint now = Clock::now();
-    abandonFences(*path->state, cause, false);
+    abandonFences(*path->state, cause);
     for (auto& lane : path->lanes) {
         lane->orphan = true;
         failWaiting(*lane, cause, false);
@@ -177,14 +178,14 @@ void VerbsNic::resetPath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     const TimePoint now = Clock::now();
-    // A deadline does not wait for the peer.
-    abandonFences(*path->state, cause, true);
+    boundFences(*path->state, cause, now);
     for (const auto& lane : path->lanes) {
         lane->incident = ++incidents_;
         failWaiting(*lane, cause, true);
         // A pair with nothing on it has nothing to end.
         if (lane->step == Lane::Step::Up && lane->queue.idle()) continue;
         lane->lost = false;
+        lane->reset = true;
         if (lane->step == Lane::Step::Up) beginDrain(*lane, cause, true, now, true);
     }
 }

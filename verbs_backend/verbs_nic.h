@@ -109,7 +109,9 @@ class VerbsNic final : public Nic {
     bool fence(Lane& lane, std::vector<WorkRequest>& writes);
     std::uint32_t askToFence(const Lane& lane);
     void endFences(const std::function<bool(const Fence&)>& which, bool fenced);
-    void abandonFences(const PathState& path, const Status& cause, bool retryable);
+    void boundFences(const PathState& path, const Status& cause, TimePoint now);
+    void giveUpFences(TimePoint now);
+    void abandonFences(const PathState& path, const Status& cause);
 
     // verbs_nic_room.cpp: pairs that are not used
     bool hasRoomFor(Lane& lane, TimePoint now);

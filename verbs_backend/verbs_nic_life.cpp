@@ -155,6 +155,7 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.cause = {};
     lane.retryable = true;
     lane.lost = true;
+    lane.reset = false;
     ++lane.path->lanes_up;
     resume(*lane.path);
     // The peer has ended the lane's earlier connections before it answered this one.
@@ -199,8 +200,8 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     // Somebody may wait for its place.
     watchTimer(TimePoint::min());
     if (lane.orphan) return forget(lane);
-    // A path that was lost is looked after before anybody sends work there.
-    if (!lane.waiting.empty() || !lane.path->usable) enlist(lane);
+    // A path that was lost is looked after before anybody sends work there; and to connect is a fence.
+    if (!lane.waiting.empty() || !lane.path->usable || lane.fences != 0) enlist(lane);
 }
 
 void VerbsNic::strike(Lane& lane, TimePoint now) {
@@ -267,7 +268,8 @@ void VerbsNic::forget(Lane& lane) {
 void VerbsNic::runTimers(TimePoint now) {
     next_deadline_ = kForever;
     const auto look = [&](Lane& lane) {
-        if (lane.step == Lane::Step::Idle && (!lane.waiting.empty() || !lane.path->usable) && !lane.orphan)
+        if (lane.step == Lane::Step::Idle && !lane.orphan &&
+            (!lane.waiting.empty() || !lane.path->usable || lane.fences != 0))
             enlist(lane);
         if (lane.waiting.empty()) lane.roomless_since = kForever;
         closeIfUnused(lane, now);
@@ -291,7 +293,8 @@ void VerbsNic::runTimers(TimePoint now) {
             for (const auto& lane : path->lanes) look(*lane);
     for (const auto& lane : orphans_) look(*lane);
     endFences([&](const Fence& each) { return each.deadline <= now; }, true);
-    for (const Fence& each : fences_) watchTimer(each.deadline);
+    giveUpFences(now);
+    for (const Fence& each : fences_) watchTimer(std::min(each.deadline, each.give_up));
     std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
 }
 

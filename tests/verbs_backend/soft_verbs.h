@@ -40,6 +40,11 @@ class SoftVerbs final : public VerbsApi {
     void fail(const std::string& call, int error, int count = 1, int skip = 0);
     /// Work that is posted from now on stays where it is until this is called with false, or its pair breaks.
     void hold(bool held);
+    /// From now on what is held of a pair that breaks was on its way already: deliver() hands the WRITEs of it to the
+    /// pairs that they were for, as far as those are still there.
+    void linger() { lingers_ = true; }
+    /// How many of them were applied.
+    std::size_t deliver();
     void loseCompletions(int count);
     void repeatCompletions(int count);
     /// With the asynchronous event.
@@ -251,6 +256,7 @@ class SoftVerbs final : public VerbsApi {
     int takeAlong(const ibv_send_wr& work, std::vector<std::byte>& data);
     void complete(Pair& pair, const Work& work, ibv_wc_status status);
     void toError(Pair& pair);
+    void putOnItsWay(const Pair& pair, const Work& work);
     int checkRoute(const Pair& pair, const ibv_qp_attr& attributes);
     ibv_wc_status checkWay(const Pair& pair, const Pair& target) const;
     Hardware* find(const std::string& device) const;
@@ -287,6 +293,15 @@ class SoftVerbs final : public VerbsApi {
         int skip = 0;
     };
     std::map<std::string, Fault> faults_;
+    /// In a switch.
+    struct Packet {
+        std::uint32_t to = 0;  ///< Number of the pair.
+        std::uint64_t remote = 0;
+        std::uint32_t rkey = 0;
+        std::vector<std::byte> data;
+    };
+    std::vector<Packet> fabric_;
+    bool lingers_ = false;
     std::function<DeviceBytes(int)> dmabuf_exporter_;
     std::function<DeviceBytes(const ByteRange&)> peer_memory_;
     bool unseen_ = false;

@@ -274,6 +274,7 @@ void SoftVerbs::execute(Pair& pair) {
         const Work work = std::move(pair.waiting.front());
         pair.waiting.pop_front();
         if (pair.state == IBV_QPS_ERR) {
+            if (lingers_ && held_ && work.opcode == IBV_WR_RDMA_WRITE) putOnItsWay(pair, work);
             complete(pair, work, IBV_WC_WR_FLUSH_ERR);
             continue;
         }
@@ -344,6 +345,32 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
         remote += bytes;
     }
     return IBV_WC_SUCCESS;
+}
+
+void SoftVerbs::putOnItsWay(const Pair& pair, const Work& work) {
+    Packet packet{pair.remote, work.remote, work.rkey, work.data};
+    for (const ibv_sge& piece : work.pieces) {
+        const Registration* mr = registration(piece.lkey, piece.addr, piece.length, pair.pd);
+        if (work.is_inline || mr == nullptr) continue;
+        const std::byte* const at = mr->at(piece.addr);
+        packet.data.insert(packet.data.end(), at, at + piece.length);
+    }
+    fabric_.push_back(std::move(packet));
+}
+
+std::size_t SoftVerbs::deliver() {
+    const std::lock_guard lock(mutex_);
+    std::size_t applied = 0;
+    for (const Packet& packet : std::exchange(fabric_, {})) {
+        const auto at = std::find_if(pairs_.begin(), pairs_.end(),
+                                     [&](const auto& entry) { return entry.second->qp_num == packet.to; });
+        if (at == pairs_.end() || at->second->state == IBV_QPS_ERR) continue;
+        const Registration* mr = registration(packet.rkey, packet.remote, packet.data.size(), at->second->pd);
+        if (mr == nullptr) continue;
+        std::copy(packet.data.begin(), packet.data.end(), mr->at(packet.remote));
+        ++applied;
+    }
+    return applied;
 }
 
 void SoftVerbs::complete(Pair& pair, const Work& work, ibv_wc_status status) {

@@ -179,7 +179,74 @@ TEST(VerbsFailover, WhenTheFenceFailsLostWritesComeBackWhenNoPacketOfThemLives) 
     }
 }
 
-TEST(VerbsFailover, AResetDoesNotWaitForAFence) {
+TEST(VerbsFailover, NothingOfAWriteThatWasResetIsAppliedOverWhatWasWrittenAfterItsEnd) {
+    // Another device, the control connection and the lane's next connection: each of them tells the peer.
+    for (const std::string tells : {"device", "control", "successor"}) {
+        SCOPED_TRACE(tells);
+        Rails rails(Rails::config(tells == "device" ? "s0,s1" : "s0", 2, 60s),
+                    tells == "control" ? std::make_shared<Switchboard>() : nullptr);
+        rails.soft->linger();
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        ASSERT_NE(rails.soft->held(), 0u);
+        if (tells == "control") rails.soft->fail("cmCreate", EMFILE, 1000);
+        rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        for (const Failure& failure : rails.a.sweep.failed)
+            EXPECT_TRUE(failure.fenced && failure.retryable && failure.quiesced) << failure.cause.toString();
+        rails.soft->fail("cmCreate", 0, 0);
+        rails.soft->hold(false);
+        // By whatever lane; what could not connect a moment ago is tried again.
+        std::fill(rails.local.begin(), rails.local.end(), 'n');
+        do {
+            rails.a.sweep.clear();
+            run(rails.a, *rails.a.nics.back(), rails.paths.back(), rails.many(20, Opcode::Write));
+        } while (!rails.a.sweep.failed.empty() && rails.a.sweep.failed.front().retryable);
+        ASSERT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+        EXPECT_EQ(rails.soft->deliver(), 0u);
+        EXPECT_EQ(std::count(rails.remote.begin(), rails.remote.begin() + 20 * 64, 'n'), 20 * 64);
+    }
+}
+
+TEST(VerbsFailover, AResetOfWhatIsBeingFencedTakesItsCause) {
+    Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    // The first answers are lost.
+    rails.board->tapReplies([](std::string&) { return false; });
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false && rails.soft->pairsOn("s0") == 0; }));
+    rails.a.nics[0]->resetPath(rails.paths[0], {Code::Timeout, "the deadline passed"});
+    rails.soft->hold(false);
+    rails.board->tapReplies(nullptr);
+    rails.soft->setPort("s0", true);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    for (const Failure& failure : rails.a.sweep.failed) EXPECT_EQ(failure.cause.code(), Code::Timeout);
+}
+
+TEST(VerbsFailover, AResetWaitsForAPeerThatDoesNotAnswerButNotForEver) {
+    // What was not fenced is for its own lane alone, whose next connection ends the last one.
+    for (const std::uint32_t lanes : {1u, 2u}) {
+        Rails rails("s0,s1", lanes);
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        rails.soft->setPort("s2", false);
+        rails.soft->setPort("s3", false);
+        const auto began = Clock::now();
+        rails.a.nics[0]->resetPath(rails.paths[0], {Code::Timeout, "the deadline passed"});
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        EXPECT_GE(Clock::now() - began, 1s);
+        std::size_t unfenced = 0;
+        for (const Failure& failure : rails.a.sweep.failed) {
+            EXPECT_TRUE(failure.quiesced);
+            if (failure.fenced) continue;  // Was not sent.
+            ++unfenced;
+            EXPECT_EQ(failure.retryable, lanes == 1);
+            EXPECT_NE(failure.cause.message().find("may still arrive"), std::string::npos) << failure.cause.toString();
+        }
+        EXPECT_NE(unfenced, 0u);
+        rails.soft->hold(false);
+    }
+}
+
+TEST(VerbsFailover, AResetOfALostPathWaitsForThePeerButNotForEver) {
     Rails rails;
     const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
     // Nobody answers, neither to the fence nor to a new connection.
