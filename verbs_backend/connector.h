@@ -176,6 +176,8 @@ class Connector {
         Status cause;
         Duration pause{};
         TimePoint next{};
+        Greeting greeting;      ///< A peer's: whose it is.
+        bool in_error = false;  ///< A peer's: it is in the error state, in which it takes nothing more.
     };
 
     Status listen(const std::vector<std::shared_ptr<Device>>& devices);
@@ -219,8 +221,8 @@ class Connector {
     void onFenced(Pair& pair);
     void breakNow(Pair& pair, const Status& cause, bool by_peer = false);
     void destroyNow(std::uint32_t number);
-    void getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, std::shared_ptr<const CompletionQueue> queue,
-                  const Status& cause);
+    Stuck& getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, std::shared_ptr<const CompletionQueue> queue,
+                    const Status& cause);
     void tryStuck(const std::function<bool(const Stuck&)>& which, TimePoint now);
     std::string describe(const Pair& pair) const;
     Pair* findPair(CmId id);
@@ -248,7 +250,8 @@ class Connector {
     Status serve(const CmEvent& event, const Greeting& greeting, std::size_t device);
     void reject(const CmEvent& event, Code code, const std::string& why);
     void endPredecessors(const Greeting& greeting, const char* why);
-    void endServed(CmId id, const char* why);
+    bool endServed(CmId id, const char* why);
+    bool stillServes(const Greeting& greeting) const;
 
     // connector_room.cpp
     void makeRoom();

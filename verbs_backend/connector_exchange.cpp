@@ -212,7 +212,8 @@ OfferReply Connector::onOffer(const Asker& asker, const std::string& question) {
             return served.connection != 0 && served.peer_qp == offer->qp_number &&
                    served.greeting.sameLane(offer->greeting) && served.greeting.attempt == offer->greeting.attempt;
         });
-        if (ended != served_.end()) endServed(ended->first, "the initiator ended it");
+        if (ended != served_.end() && !endServed(ended->first, "the initiator ended it"))
+            return refusal(Code::Internal, "the device did not let go of it");
         return refusal(Code::Canceled, "ended, as asked");
     }
     if (!canExchange()) return refusal(Code::Unsupported, "rdma.connect is cm here");

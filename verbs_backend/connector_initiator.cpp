@@ -240,9 +240,11 @@ void Connector::destroyNow(std::uint32_t number) {
     pairs_.erase(found);
 }
 
-void Connector::getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp,
-                         std::shared_ptr<const CompletionQueue> queue, const Status& cause) {
-    stuck_.push_back({number, owner, qp, std::move(queue), cause, kStuckPause, Clock::now() + kStuckPause});
+Connector::Stuck& Connector::getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp,
+                                      std::shared_ptr<const CompletionQueue> queue, const Status& cause) {
+    stuck_.push_back(
+        {number, owner, qp, std::move(queue), cause, kStuckPause, Clock::now() + kStuckPause, Greeting(), false});
+    return stuck_.back();
 }
 
 /// A queue pair that is gone at last is the proof that its Nic could not give before.

@@ -148,7 +148,12 @@ void SoftVerbs::fail(const std::string& call, int error, int count, int skip) {
     faults_[call] = {error, count, skip};
 }
 
-int SoftVerbs::fault(const char* call) {
+int SoftVerbs::fault(const std::string& call, const ibv_context* context) {
+    if (const int error = fault(call)) return error;
+    return fault(call + " " + static_cast<const Context*>(context)->hardware->name);
+}
+
+int SoftVerbs::fault(const std::string& call) {
     const auto found = faults_.find(call);
     if (found == faults_.end()) return 0;
     if (found->second.skip > 0) {

@@ -36,7 +36,8 @@ class SoftVerbs final : public VerbsApi {
     ~SoftVerbs() override;
 
     // --- what tests do ---------------------------------------------------------------------------------------------
-    /// The next `count` calls of a function of VerbsApi, after `skip` that succeed, fail with `error`.
+    /// The next `count` calls of a function of VerbsApi, after `skip` that succeed, fail with `error`. "destroyQp s0" and
+    /// "modifyQpToError s0": of that device alone.
     void fail(const std::string& call, int error, int count = 1, int skip = 0);
     /// Work that is posted from now on stays where it is until this is called with false, or its pair breaks.
     void hold(bool held);
@@ -249,7 +250,8 @@ class SoftVerbs final : public VerbsApi {
         const auto found = map.find(key);
         return found == map.end() ? nullptr : found->second.get();
     }
-    int fault(const char* call);
+    int fault(const std::string& call);
+    int fault(const std::string& call, const ibv_context* context);
     void violate(const std::string& what) { violations_.push_back(what); }
     void execute(Pair& pair);
     ibv_wc_status run(Pair& pair, const Work& work);

@@ -121,7 +121,7 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
     Pair* pair = lookUp(pairs_, qp);
     if (pair == nullptr) return violate("modifyQp of a destroyed queue pair"), EINVAL;
     const bool to_error = attributes.qp_state == IBV_QPS_ERR;
-    if (const int error = fault(to_error ? "modifyQpToError" : "modifyQp")) return error;
+    if (const int error = fault(to_error ? "modifyQpToError" : "modifyQp", qp->context)) return error;
     if (isDead(qp->context)) return EIO;
     if (to_error) return toError(*pair), 0;
     const bool legal = (pair->state == IBV_QPS_RESET && attributes.qp_state == IBV_QPS_INIT) ||
@@ -203,8 +203,9 @@ int SoftVerbs::queryQp(ibv_qp* qp, ibv_qp_attr& attributes, int) {
 
 int SoftVerbs::destroyQp(ibv_qp* qp) {
     const std::lock_guard lock(mutex_);
-    if (const int error = fault("destroyQp")) return error;
-    if (pairs_.erase(qp) == 0) violate("destroyQp twice");
+    if (lookUp(pairs_, qp) == nullptr) return violate("destroyQp twice"), EINVAL;
+    if (const int error = fault("destroyQp", qp->context)) return error;
+    pairs_.erase(qp);
     return 0;
 }
 

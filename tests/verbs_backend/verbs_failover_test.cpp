@@ -310,6 +310,46 @@ TEST(VerbsFailover, AFenceThatIsNotGrantedOverTheControlConnectionWaitsUntilNoPa
     }
 }
 
+TEST(VerbsFailover, AFenceIsNotGrantedWhileThePeersDeviceHoldsOnToItsPair) {
+    Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    for (const char* call : {"destroyQp s2", "destroyQp s3"}) rails.soft->fail(call, EBUSY, 1000000);
+    rails.soft->fail("cmCreate", EMFILE, 1000000);
+    rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    EXPECT_TRUE(std::any_of(rails.a.sweep.failed.begin(), rails.a.sweep.failed.end(),
+                            [](const Failure& failure) { return !failure.fenced; }));
+    // That pair is in the error state, so the lane's next one is welcome.
+    rails.soft->fail("cmCreate", 0, 0);
+    rails.soft->hold(false);
+    EXPECT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
+    for (const char* call : {"destroyQp s2", "destroyQp s3"}) rails.soft->fail(call, 0, 0);
+}
+
+TEST(VerbsFailover, NeitherAFenceNorASuccessorIsGrantedWhileThePeersPairTakesAnything) {
+    Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
+    rails.soft->linger();
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    for (const char* device : {"s2", "s3"})
+        for (const char* call : {"destroyQp ", "modifyQpToError "})
+            rails.soft->fail(std::string(call) + device, EBUSY, 1000000);
+    rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    EXPECT_TRUE(std::any_of(rails.a.sweep.failed.begin(), rails.a.sweep.failed.end(),
+                            [](const Failure& failure) { return !failure.fenced; }))
+        << "something of them can still be applied there";
+    EXPECT_NE(rails.soft->deliver(), 0u);
+    // It works again once the device has let go.
+    for (const char* device : {"s2", "s3"})
+        for (const char* call : {"destroyQp ", "modifyQpToError "}) rails.soft->fail(std::string(call) + device, 0, 0);
+    rails.soft->hold(false);
+    do {
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+    } while (!rails.a.sweep.failed.empty() && rails.a.sweep.failed.front().retryable);
+    EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+}
+
 TEST(VerbsFailover, APathWithALaneLeftIsUsable) {
     Rails rails("s0,s1", 2);
     rails.soft->hold(true);
