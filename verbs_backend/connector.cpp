@@ -21,6 +21,12 @@ constexpr int kBacklog = 512;
 /// Ids of rdma_cm are addresses, which are less.
 constexpr std::uint64_t kFirstExchanged = std::uint64_t{1} << 63;
 
+/// Pairs of this process have numbers of their own. Atomic, as several data loops order pairs at once.
+std::uint32_t nextPair() {
+    static std::atomic<std::uint32_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 int pollTimeout(TimePoint deadline) {
     if (deadline == kForever) return -1;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -136,7 +142,7 @@ Status Connector::attach(std::size_t device, std::shared_ptr<Mailbox> mailbox) {
 }
 
 std::uint32_t Connector::connect(Order order) {
-    const std::uint32_t number = next_pair_.fetch_add(1, std::memory_order_relaxed);
+    const std::uint32_t number = nextPair();
     command([this, number, order = std::move(order)]() mutable {
         Pair& pair = pairs_[number];
         pair.number = number;

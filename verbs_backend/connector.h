@@ -75,7 +75,8 @@ class Connector {
     /// Not Ok: one that could not be, so that the device may go on with what is posted there.
     Status attach(std::size_t device, std::shared_ptr<Mailbox> mailbox);
 
-    /// Begins to make a pair; Up or Failed follows. Returns its number, never used again and growing. With
+    /// Begins to make a pair; Up or Failed follows. Returns its number, which grows and is never used again in this
+    /// process, not even after rdma was installed anew: peers know the lanes of its incarnation. With
     /// `greeting.fence` no pair is made: the target is told to end the lane's connections up to `greeting.attempt`, of
     /// which the own end must be quiesced; Fenced follows. It may be told by exchange whatever made those.
     std::uint32_t connect(Order order);
@@ -295,7 +296,6 @@ class Connector {
     std::uint64_t next_exchanged_;  ///< Key of the next pair that is served without rdma_cm.
     std::minstd_rand random_;       ///< Of packet numbers, which are no secret.
     std::atomic<std::size_t> served_count_{0};
-    std::atomic<std::uint32_t> next_pair_{1};
 
     std::mutex mutex_;  ///< Of the commands.
     std::vector<std::function<void()>> commands_;

@@ -199,6 +199,27 @@ TEST(SealedConnection, OtherAndMissingKeysAreRefusedAtBothEnds) {
     }
 }
 
+TEST(SealedConnection, ATransportThatIsInstalledAnewIsLetInAtOnce) {
+    // The peer remembers what it has seen of the incarnation; without a key it is a pair whose end it did not hear of.
+    for (const char* key : {"k", ""}) {
+        SCOPED_TRACE(key);
+        Between between(key, key);
+        ASSERT_TRUE(between.status) << between.status.toString();
+        between.soft->loseGoodbyes();
+        Node& a = between.a;
+        a.end();
+        a.install();
+        ASSERT_TRUE(a.registerMemory(between.from.data(), between.from.size()));
+        std::fill(between.to.begin(), between.to.end(), 'x');
+        a.sweep.clear();
+        const auto path = a.nics.front()->openPath(between.b.asPeer());
+        ASSERT_TRUE(path) << path.status().toString();
+        run(a, *a.nics.front(), *path, {write(between.from.data(), between.to.data(), between.from.size())});
+        EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+        EXPECT_EQ(between.from, between.to);
+    }
+}
+
 TEST(SealedConnection, AFenceThroughAnotherDeviceIsProvenToo) {
     const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"});
     std::vector<char> from = noise(4096);

@@ -46,6 +46,8 @@ class SoftVerbs final : public VerbsApi {
     void linger() { lingers_ = true; }
     /// How many of them were applied.
     std::size_t deliver();
+    /// From now on an end of a connection says nothing to the other one.
+    void loseGoodbyes() { goodbyes_are_lost_ = true; }
     void loseCompletions(int count);
     void repeatCompletions(int count);
     /// With the asynchronous event.
@@ -304,6 +306,7 @@ class SoftVerbs final : public VerbsApi {
     };
     std::vector<Packet> fabric_;
     bool lingers_ = false;
+    bool goodbyes_are_lost_ = false;
     std::function<DeviceBytes(int)> dmabuf_exporter_;
     std::function<DeviceBytes(const ByteRange&)> peer_memory_;
     bool unseen_ = false;

@@ -67,7 +67,7 @@ void SoftVerbs::endConnection(Id& id) {
     const bool pending = id.state == CmState::Pending;
     id.state = CmState::Ended;
     const auto other = ids_.find(id.other);
-    if (other == ids_.end() || other->second.state == CmState::Ended) return;
+    if (other == ids_.end() || other->second.state == CmState::Ended || goodbyes_are_lost_) return;
     if (pending) put(other->second.channel, event(CmEvent::Kind::Rejected, other->first, "rejected", 28));
     if (connected || asked)
         put(other->second.channel, event(CmEvent::Kind::Disconnected, other->first, "disconnected"));
