@@ -125,6 +125,7 @@ class Connector {
         std::uint32_t psn = 0;                         ///< By exchange: number of the first packet.
         std::optional<ibv_gid_entry> gid;              ///< Of the own port, that its packets carry.
         std::shared_ptr<const CompletionQueue> queue;  ///< Of `qp`.
+        std::optional<Candidate> unanswered;  ///< The first by rdma_cm whose request had no answer; used once.
         Status first_failure;
     };
     /// A pair of which this is the target.
@@ -230,7 +231,8 @@ class Connector {
     void tell(const Pair& pair, PairEvent event);
     void retire(CmId id, std::size_t device);
     void buryRetired();
-    bool isActive(const Own& own) const;
+    std::optional<bool> askPort(const Own& own) const;
+    bool isActive(const Own& own) const { return askPort(own).value_or(true); }
     bool maySpeak(Own& own);
 
     // connector_exchange.cpp

@@ -189,9 +189,21 @@ void SoftVerbs::setReads(const std::string& device, int reads) {
         if (hardware->name == device) hardware->reads = reads;
 }
 
+void SoftVerbs::deafen(const std::string& device) {
+    const std::lock_guard lock(mutex_);
+    for (Port& port : find(device)->ports) port.deaf = true;
+}
+
+void SoftVerbs::setPortUntold(const std::string& device, bool up, int stale_answers) {
+    const std::lock_guard lock(mutex_);
+    find(device)->at(1).up = up;
+    find(device)->at(1).stale_answers = stale_answers;
+}
+
 void SoftVerbs::setPort(const std::string& device, bool up, std::uint8_t port) {
     const std::lock_guard lock(mutex_);
     find(device)->at(port).up = up;
+    find(device)->at(port).stale_answers = 0;
     AsyncEvent event;
     event.type = up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR;
     event.port = port;

@@ -50,6 +50,12 @@ class SoftVerbs final : public VerbsApi {
     void loseGoodbyes() { goodbyes_are_lost_ = true; }
     void loseCompletions(int count);
     void repeatCompletions(int count);
+    /// From now on a port that has a connection message to send while it is down never hears another one, as Soft-RoCE's.
+    void deafens() { deafens_ = true; }
+    /// A port hears no connection message any more.
+    void deafen(const std::string& device);
+    /// Takes a port down, or up, without the event. So many questions after its state have the answer of before.
+    void setPortUntold(const std::string& device, bool up, int stale_answers = 0);
     /// With the asynchronous event.
     void setPort(const std::string& device, bool up, std::uint8_t port = 1);
     /// From now on the device has two ports. The second one has the addresses 10.9.1.1, 10.9.1.2, ... and fe80::1:1 ...
@@ -149,6 +155,8 @@ class SoftVerbs final : public VerbsApi {
   private:
     struct Port {
         bool up = true;
+        bool deaf = false;
+        int stale_answers = 0;
         std::uint16_t lid = 0;
         std::uint16_t pkeys[2] = {0xffff, 0xffff};
     };
@@ -274,6 +282,7 @@ class SoftVerbs final : public VerbsApi {
                                      const ibv_pd* pd) const;
     void put(CmChannel channel, CmEvent event);
     void endConnection(Id& id);
+    bool sendMessage(const Place& from, const Place& to);
     static void ring(int fd);
 
     mutable std::recursive_mutex mutex_;
@@ -307,6 +316,7 @@ class SoftVerbs final : public VerbsApi {
     std::vector<Packet> fabric_;
     bool lingers_ = false;
     bool goodbyes_are_lost_ = false;
+    bool deafens_ = false;
     std::function<DeviceBytes(int)> dmabuf_exporter_;
     std::function<DeviceBytes(const ByteRange&)> peer_memory_;
     bool unseen_ = false;

@@ -60,6 +60,15 @@ CmId SoftVerbs::cmCreate(CmChannel channel) {
     return key;
 }
 
+/// Whether a connection message arrives; the port that it leaves by may lose its hearing over it.
+bool SoftVerbs::sendMessage(const Place& from, const Place& to) {
+    if (from.hardware == nullptr || to.hardware == nullptr) return false;
+    Port& source = from.hardware->at(from.gid.port_num);
+    if (!source.up && deafens_) source.deaf = true;
+    const Port& there = to.hardware->at(to.gid.port_num);
+    return source.up && there.up && !there.deaf && !from.hardware->dead && !to.hardware->dead;
+}
+
 /// What the other end sees of it.
 void SoftVerbs::endConnection(Id& id) {
     const bool connected = id.state == CmState::Connected || id.state == CmState::Accepted;
@@ -68,6 +77,7 @@ void SoftVerbs::endConnection(Id& id) {
     id.state = CmState::Ended;
     const auto other = ids_.find(id.other);
     if (other == ids_.end() || other->second.state == CmState::Ended || goodbyes_are_lost_) return;
+    if ((pending || connected || asked) && !sendMessage(id.own, id.remote)) return;
     if (pending) put(other->second.channel, event(CmEvent::Kind::Rejected, other->first, "rejected", 28));
     if (connected || asked)
         put(other->second.channel, event(CmEvent::Kind::Disconnected, other->first, "disconnected"));
@@ -132,9 +142,9 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
         return entry.second.state == CmState::Listening && entry.second.port == id.to.port();
     });
     const Place there = find(id.to);
-    if (there.hardware == nullptr || !there.hardware->at(there.gid.port_num).up || there.hardware->dead)
-        return 0;  // Nobody answers.
+    if (!sendMessage(id.own, there)) return 0;  // Nobody answers.
     if (listener == ids_.end()) {
+        if (!sendMessage(there, id.own)) return 0;
         put(id.channel, event(CmEvent::Kind::Rejected, key, "rejected", 8));
         return 0;
     }
@@ -167,6 +177,7 @@ int SoftVerbs::cmAccept(CmId key, const CmParameters& parameters) {
     if (other == ids_.end()) return ECONNRESET;
     id.state = CmState::Accepted;
     other->second.remote_qp = parameters.qp_number;
+    if (!sendMessage(id.own, id.remote)) return 0;
     CmEvent answer = event(CmEvent::Kind::ConnectResponse, id.other, "connect response");
     answer.private_data.assign(parameters.private_data.begin(), parameters.private_data.end());
     answer.private_data.resize(196);
@@ -181,7 +192,7 @@ int SoftVerbs::cmReject(CmId key, std::span<const std::byte> private_data) {
     Id& id = ids_.at(key);
     id.state = CmState::Ended;
     const auto other = ids_.find(id.other);
-    if (other == ids_.end()) return 0;
+    if (other == ids_.end() || !sendMessage(id.own, id.remote)) return 0;
     CmEvent answer = event(CmEvent::Kind::Rejected, id.other, "rejected", 28);
     answer.private_data.assign(private_data.begin(), private_data.end());
     put(other->second.channel, std::move(answer));
@@ -195,6 +206,7 @@ int SoftVerbs::cmEstablish(CmId key) {
     id.state = CmState::Connected;
     const auto other = ids_.find(id.other);
     if (other == ids_.end()) return ECONNRESET;
+    if (!sendMessage(id.own, id.remote)) return 0;
     other->second.state = CmState::Connected;
     put(other->second.channel, event(CmEvent::Kind::Established, id.other, "established"));
     return 0;

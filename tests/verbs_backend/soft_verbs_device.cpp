@@ -68,11 +68,16 @@ int SoftVerbs::queryDevice(ibv_context* context, ibv_device_attr& attributes) {
 int SoftVerbs::queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr& attributes) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("queryPort")) return error;
-    const Hardware& hardware = *lookUp(contexts_, context)->hardware;
+    Hardware& hardware = *lookUp(contexts_, context)->hardware;
     if (hardware.dead) return EIO;
     if (port < 1 || port > hardware.ports.size()) return violate("queryPort of a port that is not there"), EINVAL;
     attributes = {};
-    attributes.state = hardware.at(port).up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+    bool up = hardware.at(port).up;
+    if (int& stale = hardware.at(port).stale_answers; stale > 0) {
+        --stale;
+        up = !up;
+    }
+    attributes.state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
     attributes.active_mtu = hardware.mtu;
     attributes.lid = hardware.at(port).lid;
     attributes.link_layer = attributes.lid != 0 ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;

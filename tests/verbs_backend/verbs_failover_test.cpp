@@ -350,6 +350,22 @@ TEST(VerbsFailover, NeitherAFenceNorASuccessorIsGrantedWhileThePeersPairTakesAny
     EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
 }
 
+TEST(VerbsFailover, ADeafPortIsConnectedByExchange) {
+    // Whichever end it is.
+    for (const char* deaf : {"s0", "s2"}) {
+        SCOPED_TRACE(deaf);
+        Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
+        rails.soft->deafen(deaf);
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        rails.soft->hold(false);
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+        EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+    }
+}
+
 TEST(VerbsFailover, APathWithALaneLeftIsUsable) {
     Rails rails("s0,s1", 2);
     rails.soft->hold(true);
