@@ -72,7 +72,7 @@ Connector::~Connector() {
 }
 
 Result<std::uint16_t> Connector::start(const std::vector<std::shared_ptr<Device>>& devices) {
-    for (const auto& device : devices) own_.push_back({device, nullptr, false, {}, {}});
+    for (const auto& device : devices) own_.push_back({device, nullptr, false, {}, {}, kForever});
     wake_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!wake_) return errnoStatus(Code::ResourceExhausted, "eventfd", errno);
     const bool wants_cm =
@@ -227,10 +227,12 @@ TimePoint Connector::nextDeadline() const {
     for (const auto& [number, pair] : pairs_) next = std::min(next, pair.deadline);
     for (const Retired& retired : retired_) next = std::min(next, own_[retired.device].quiet_until);
     for (const Stuck& stuck : stuck_) next = std::min(next, stuck.next);
+    for (const Own& own : own_) next = std::min(next, own.look_at);
     return next;
 }
 
 void Connector::runDeadlines(TimePoint now) {
+    lookAtLostPorts(now);
     buryRetired();
     if (!stuck_.empty()) tryStuck([now](const Stuck& each) { return each.next <= now; }, now);
     std::vector<std::uint32_t> late;

@@ -106,6 +106,8 @@ class Connector {
     /// Destroying an id sends a message to its peer. On a port that is down, or that came up and has no route yet, that
     /// message fails, and with Soft-RoCE (kernel 6.1) the port never sends a connection message again.
     static constexpr std::chrono::seconds kSettle{1};
+    /// How often a port that is down is asked for its state: events may be lost, or come in another order.
+    static constexpr std::chrono::seconds kLookPause{1};
 
     enum class Step : std::uint8_t { Resolving, Routing, Connecting, Up, Broken };
 
@@ -166,6 +168,7 @@ class Connector {
         bool port_down = false;
         Status out;               ///< Not Ok: the device is out of use, and why.
         TimePoint quiet_until{};  ///< No connection message may be sent before; kForever while the port is down.
+        TimePoint look_at = kForever;  ///< While it is down: when it is asked whether it still is.
     };
 
     /// A queue pair that the device did not let go of. It is tried again, with growing pauses.
@@ -196,6 +199,7 @@ class Connector {
     void portLost(std::size_t device, const Status& cause);
     void portActive(std::size_t device);
     void lookAtPort(std::size_t device);
+    void lookAtLostPorts(TimePoint now);
     void renewQueue(std::size_t device, const ibv_cq* failed, const Status& why);
     void putOut(std::size_t device, const Status& cause);
     using WhichGid = std::function<bool(const std::optional<ibv_gid_entry>&)>;

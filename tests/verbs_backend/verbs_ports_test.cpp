@@ -46,6 +46,15 @@ TEST(VerbsPorts, APortThatSaysWhatWasIsAskedAgainBeforeAGoodbye) {
     pair.expectWorks();
 }
 
+TEST(VerbsPorts, APortIsUsedAgainThoughNobodySaidThatItIsActive) {
+    SoftPair pair(quickConfig());
+    pair.expectWorks();
+    pair.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(pair.a, [&] { return !pair.a.sweep.paths.empty(); }));
+    pair.soft->setPortUntold("s0", true);
+    pair.expectWorks();
+}
+
 TEST(VerbsPorts, ALinkThatFlapsLeavesNoPortDeafAndNothingBehind) {
     SoftPair pair(quickConfig());
     pair.soft->deafens();
