@@ -17,6 +17,8 @@ namespace troupe::verbs {
 namespace {
 
 constexpr int kBacklog = 512;
+/// Ids destroyed in one pass.
+constexpr int kMostBuried = 8;
 
 /// Ids of rdma_cm are addresses, which are less.
 constexpr std::uint64_t kFirstExchanged = std::uint64_t{1} << 63;
@@ -276,10 +278,18 @@ bool Connector::maySpeak(Own& own) {
     return false;
 }
 
+/// A few at a time: each is a call that may wait, and others want to connect meanwhile.
 void Connector::buryRetired() {
+    std::vector<std::size_t> quiet;
+    int left = kMostBuried;
     std::erase_if(retired_, [&](const Retired& retired) {
-        if (!maySpeak(own_[retired.device])) return false;
+        if (left == 0 || std::find(quiet.begin(), quiet.end(), retired.device) != quiet.end()) return false;
+        if (!maySpeak(own_[retired.device])) {
+            quiet.push_back(retired.device);
+            return false;
+        }
         api_->cmDestroy(retired.id);
+        --left;
         return true;
     });
 }

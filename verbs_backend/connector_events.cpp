@@ -151,6 +151,8 @@ void Connector::putOut(std::size_t index, const Status& cause) {
     if (!own.out) return;
     own.out = cause.withContext("out of use until rdma is installed anew");
     own.look_at = kForever;
+    // No event of its port is listened to any more, and what is left of its connections is to be let go of.
+    own.quiet_until = {};
     log_->error("rdma: {}", own.out.message());
     own.device->putOut();
     tellPort(index, PairEvent::Kind::QueueLost, own.out);

@@ -68,5 +68,15 @@ TEST(VerbsPorts, ALinkThatFlapsLeavesNoPortDeafAndNothingBehind) {
     EXPECT_TRUE(pump(pair.a, [&] { return pair.soft->count("id") == 4; })) << pair.soft->count("id");
 }
 
+TEST(VerbsPorts, WhatIsLeftOfADeviceThatFailsWhileItsPortIsDownIsLetGoOf) {
+    SoftPair pair(quickConfig());
+    pair.expectWorks();
+    pair.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(pair.a, [&] { return pair.soft->pairsOn("s0") == 0; }));
+    const std::size_t ids = pair.soft->count("id");
+    pair.soft->raise("s0", IBV_EVENT_DEVICE_FATAL);
+    EXPECT_TRUE(pump(pair.a, [&] { return pair.soft->count("id") < ids; }));
+}
+
 }  // namespace
 }  // namespace troupe::verbs
