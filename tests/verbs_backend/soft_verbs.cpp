@@ -113,6 +113,11 @@ void SoftVerbs::cutRoute(const std::string& device, std::uint32_t gid_index) {
     find(device)->cut.push_back(gid_index);
 }
 
+void SoftVerbs::setSearchTime(std::chrono::milliseconds time) {
+    const std::lock_guard lock(mutex_);
+    search_time_ = time;
+}
+
 std::size_t SoftVerbs::pairsOn(const std::string& device) const {
     const std::lock_guard lock(mutex_);
     return static_cast<std::size_t>(std::count_if(pairs_.begin(), pairs_.end(), [&](const auto& entry) {

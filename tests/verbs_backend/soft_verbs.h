@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -87,6 +88,8 @@ class SoftVerbs final : public VerbsApi {
     void setMtu(const std::string& device, ibv_mtu mtu);
     /// From now on its ports are InfiniBand's, with this LID.
     void setLid(const std::string& device, std::uint16_t lid);
+    /// How long it takes to find that there is no way from a port to a GID.
+    void setSearchTime(std::chrono::milliseconds time);
     /// No way leads from this GID to anywhere.
     void cutRoute(const std::string& device, std::uint32_t gid_index);
 
@@ -317,6 +320,7 @@ class SoftVerbs final : public VerbsApi {
     bool lingers_ = false;
     bool goodbyes_are_lost_ = false;
     bool deafens_ = false;
+    std::chrono::milliseconds search_time_{0};
     std::function<DeviceBytes(int)> dmabuf_exporter_;
     std::function<DeviceBytes(const ByteRange&)> peer_memory_;
     bool unseen_ = false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "tests/verbs_backend/soft_verbs.h"
 
@@ -147,7 +148,11 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
         pair->pkey = own.at(pair->port).pkeys[attributes.pkey_index];
         pair->access = static_cast<int>(attributes.qp_access_flags);
     } else if (attributes.qp_state == IBV_QPS_RTR) {
-        if (const int error = checkRoute(*pair, attributes)) return error;
+        if (const int error = checkRoute(*pair, attributes)) {
+            // As the kernel does, which asks the neighbour and waits.
+            std::this_thread::sleep_for(search_time_);
+            return error;
+        }
         Hardware& own = *static_cast<Context*>(pair->context)->hardware;
         own.last_route = attributes;
         pair->way = attributes.ah_attr;
