@@ -103,6 +103,7 @@ struct Lane {
     TimePoint used_at{};                  ///< Up: when work was posted last, or it came up.
     bool evicted = false;                 ///< Draining, Ending: to make room for another.
     TimePoint roomless_since = kForever;  ///< Idle with work: no pair may be made for want of room.
+    std::uint32_t owed = 0;               ///< Places in the completion queue that its pair's end will give back.
     std::uint32_t fences = 0;             ///< Of its writes, that wait.
     bool is_listed = false;               ///< On the Nic's list of lanes with something to send.
 };

@@ -157,7 +157,9 @@ class VerbsNic final : public Nic {
     std::vector<Lane*> ready_;  ///< With something to send or to connect for.
     std::vector<Failure> failures_;
     std::vector<PathChange> changes_;
-    std::set<std::uint32_t> doubtful_;   ///< Pairs with which requests went that were not proven to have ended.
+    /// Pairs that could not be destroyed: with them went requests that were not proven to have ended, or places in the
+    /// completion queue. How many of those.
+    std::map<std::uint32_t, std::uint32_t> doubtful_;
     std::vector<std::uint64_t> proven_;  ///< Of those, that are gone now; for the next poll to tell.
     std::vector<Fence> fences_;
     std::uint64_t incidents_ = 0;  ///< Losses so far.
@@ -170,6 +172,7 @@ class VerbsNic final : public Nic {
     std::uint64_t port_incident_ = 0;
     bool armed_ = false;
     std::uint32_t queue_room_ = 0;  ///< Completions that the queue can still take.
+    std::uint32_t queue_owed_ = 0;  ///< Besides, once what is in it now is polled: of pairs that are gone.
     bool starved_ = false;          ///< A lane waits for that room.
     TimePoint next_deadline_ = kForever;
     std::uint64_t strange_ = 0;  ///< Completions of nothing that is outstanding.

@@ -56,8 +56,13 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
             if (each.pair == event.pair) each.pair = 0;
         return;
     }
-    if (event.kind == PairEvent::Kind::Destroyed && event.status && doubtful_.erase(event.pair) != 0)
-        proven_.push_back(event.pair);
+    if (event.kind == PairEvent::Kind::Destroyed && event.status) {
+        if (const auto doubt = doubtful_.find(event.pair); doubt != doubtful_.end()) {
+            queue_owed_ += doubt->second;
+            doubtful_.erase(doubt);
+            proven_.push_back(event.pair);
+        }
+    }
     Lane* lane = laneOf(event.pair);
     if (lane == nullptr) return;
     switch (event.kind) {
@@ -188,6 +193,11 @@ void VerbsNic::beginEnd(Lane& lane, TimePoint now) {
 /// The pair is gone. `proof`: Ok when the device can no longer touch anything because of it.
 void VerbsNic::ended(Lane& lane, const Status& proof) {
     if (lane.queue.holdsRequests() || !lane.queue.idle()) failPosted(lane, proof.isOk());
+    const std::uint32_t owed = std::exchange(lane.owed, 0);
+    if (proof.isOk())
+        queue_owed_ += owed;
+    else if (owed != 0)
+        doubtful_[lane.pair] += owed;
     accountFor(lane);
     lane_of_pair_.erase(lane.pair);
     last_lane_ = nullptr;
@@ -231,9 +241,10 @@ void VerbsNic::failWaiting(Lane& lane, const Status& cause, bool retryable) {
 
 /// Everything posted on the lane ends now, with what is known.
 void VerbsNic::failPosted(Lane& lane, bool quiesced) {
-    queue_room_ += lane.queue.outstanding();
+    // Completions of them may come as long as the pair is there.
+    lane.owed += lane.queue.outstanding();
     std::vector<WorkRequest> writes;
-    if (!quiesced && lane.queue.holdsRequests()) doubtful_.insert(lane.pair);
+    if (!quiesced && lane.queue.holdsRequests()) doubtful_.try_emplace(lane.pair, 0u);
     lane.queue.drain([&](const WorkRequest& request, bool is_culprit) {
         // Only a refusal of the request itself makes it final; the others on the pair are bystanders.
         const bool refused =

@@ -234,10 +234,11 @@ void SoftVerbs::raise(const std::string& device, ibv_event_type type, std::uint8
     raise(device, event);
 }
 
-void SoftVerbs::raiseOnPairs(const std::string& device, ibv_event_type type) {
+void SoftVerbs::raiseOnPairs(const std::string& device, ibv_event_type type, bool with_work) {
     const std::lock_guard lock(mutex_);
     for (auto& [key, pair] : pairs_) {
         if (static_cast<Context*>(pair->context)->hardware->name != device || pair->state != IBV_QPS_RTS) continue;
+        if (with_work && pair->waiting.empty()) continue;
         pair->dead = true;
         pair->state = IBV_QPS_ERR;
         AsyncEvent event;

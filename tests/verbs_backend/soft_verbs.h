@@ -81,7 +81,8 @@ class SoftVerbs final : public VerbsApi {
     /// there be destroyed.
     void raise(const std::string& device, ibv_event_type type, std::uint8_t port = 1);
     /// The same of each queue pair there that is ready: they carry nothing more, and nothing is flushed.
-    void raiseOnPairs(const std::string& device, ibv_event_type type);
+    /// `with_work`: only those that hold any.
+    void raiseOnPairs(const std::string& device, ibv_event_type type, bool with_work = false);
     /// The completion queues of a device bring nothing more. `told`: that is an event, and else polling them fails.
     void breakQueues(const std::string& device, bool told);
     static ibv_gid_entry gid(const std::string& address, std::uint32_t index, ibv_gid_type type = IBV_GID_TYPE_ROCE_V2);
