@@ -45,7 +45,11 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
         case PairEvent::Kind::PortDown:
         case PairEvent::Kind::PortUp: return onPort(event, now);
         case PairEvent::Kind::PortChanged: return onPortChanged();
-        case PairEvent::Kind::QueueLost: queue_lost_ = true; return;
+        case PairEvent::Kind::QueueLost:
+            queue_lost_ = true;
+            // Of a device that is gone its descriptor would wake the loop for ever.
+            static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, queue_->channel()->fd, nullptr));
+            return;
         case PairEvent::Kind::QueueMade: return onQueue(std::move(event.queue));
         default: break;
     }

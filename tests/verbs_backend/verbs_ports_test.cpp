@@ -1,5 +1,7 @@
 // Ports that go down and come back, with what Soft-RoCE makes of it: on the strict software device.
 
+#include <poll.h>
+
 #include <cerrno>
 
 #include "tests/verbs_backend/soft_pair.h"
@@ -66,6 +68,20 @@ TEST(VerbsPorts, ALinkThatFlapsLeavesNoPortDeafAndNothingBehind) {
     pair.expectWorks();
     // Of ids one at each end, and the listeners, once what was not said is said.
     EXPECT_TRUE(pump(pair.a, [&] { return pair.soft->count("id") == 4; })) << pair.soft->count("id");
+}
+
+TEST(VerbsPorts, ADeviceThatFailedWakesNobody) {
+    SoftPair pair(quickConfig());
+    pair.expectWorks();
+    // There is no other completion queue to be had.
+    pair.soft->fail("createCq", ENODEV, 1000);
+    pair.soft->breakQueues("s0", true);
+    ASSERT_TRUE(pump(pair.a, [&] { return pair.soft->pairsOn("s0") == 0; }));
+    while (pair.nic().poll(Clock::now(), pair.a.sweep) || !pair.nic().arm()) {
+    }
+    pollfd wait{pair.nic().waitFd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&wait, 1, 0), 0);
+    pair.soft->fail("createCq", 0, 0);
 }
 
 TEST(VerbsPorts, WhatIsLeftOfADeviceThatFailsWhileItsPortIsDownIsLetGoOf) {
