@@ -275,13 +275,12 @@ void VerbsNic::accountFor(Lane& lane) {
     if (lane.remote_device < devices.size()) lane.path->carried[devices[lane.remote_device].name].add(carried);
 }
 
+/// Both devices: also while there is no pair, of the last one or of what is tried first.
 std::string VerbsNic::describe(const Lane& lane) const {
-    const Peer& peer = lane.path->keys.peer();
-    const auto& devices = peer.desc->devices;
-    const std::string device = lane.pair != 0 && lane.qp != nullptr && lane.remote_device < devices.size()
-                                   ? " device " + devices[lane.remote_device].name
-                                   : "";
-    return "segment '" + peer.name + "'" + device + " through " + info_.name;
+    std::string device = lane.peer_device;
+    if (device.empty() && !lane.path->candidates.empty()) device = lane.path->candidates.front().device;
+    return "segment '" + lane.path->keys.peer().name + "'" + (device.empty() ? "" : " device " + device) + " through " +
+           info_.name;
 }
 
 }  // namespace troupe::verbs

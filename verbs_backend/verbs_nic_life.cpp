@@ -157,6 +157,7 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     closeIfUnused(lane, now);
     lane.qp = event.qp;
     lane.remote_device = static_cast<std::size_t>(named - devices.begin());
+    lane.peer_device = event.device;
     lane.segments = event.segments;
     lane.inlined = event.inlined;
     lane.queue = SendQueue(event.depth);

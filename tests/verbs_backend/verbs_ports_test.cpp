@@ -70,6 +70,19 @@ TEST(VerbsPorts, ALinkThatFlapsLeavesNoPortDeafAndNothingBehind) {
     EXPECT_TRUE(pump(pair.a, [&] { return pair.soft->count("id") == 4; })) << pair.soft->count("id");
 }
 
+TEST(VerbsPorts, WhatFailsWhileTheLinkIsDownNamesBothDevices) {
+    SoftPair pair(quickConfig());
+    pair.expectWorks();
+    pair.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(pair.a, [&] { return !pair.a.sweep.paths.empty(); }));
+    pair.run(pair.many(1));
+    ASSERT_EQ(pair.a.sweep.failed.size(), 1u);
+    const std::string message = pair.a.sweep.failed.front().cause.message();
+    EXPECT_EQ(message.rfind("segment 'b' device s1 through s0: ", 0), 0u) << message;
+    pair.soft->setPort("s0", true);
+    pair.expectWorks();
+}
+
 TEST(VerbsPorts, ADeviceThatFailedWakesNobody) {
     SoftPair pair(quickConfig());
     pair.expectWorks();
