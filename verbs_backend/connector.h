@@ -55,6 +55,7 @@ class Connector {
         std::size_t device = 0;             ///< Of the Nic: whose mailbox hears of it.
         Greeting greeting;                  ///< `attempt` is the pair's number, unless it is a fence.
         std::vector<Candidate> candidates;  ///< Tried in this order, > 0 of them.
+        std::size_t ways = 0;               ///< That there are, when only some of them are given.
         std::string peer;                   ///< For messages: "segment 'b'".
         std::uint32_t peer_index = 0;       ///< Peer::index.
     };

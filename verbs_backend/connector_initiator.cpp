@@ -34,7 +34,8 @@ void Connector::tryCandidate(Pair& pair) {
     const Candidate& candidate = pair.order.candidates[pair.candidate];
     // One more may follow when nothing has answered.
     const bool by_cm = !candidate.by_exchange && !pair.order.greeting.fence;
-    const std::size_t ways = pair.order.candidates.size() + (by_cm && canExchange() ? 1 : 0);
+    const std::size_t ways =
+        std::max(pair.order.ways, pair.order.candidates.size()) + (by_cm && canExchange() ? 1 : 0);
     const auto share =
         std::max<Duration>(config_.connect_timeout / static_cast<std::int64_t>(ways), kLeastPatience);
     pair.step = Step::Resolving;
@@ -187,6 +188,7 @@ void Connector::up(Pair& pair, const std::string& device, const std::string& way
     event.segments = pair.made.cap.max_send_sge;
     event.inlined = pair.made.cap.max_inline_data;
     event.device = device;
+    event.by_exchange = pair.order.candidates[pair.candidate].by_exchange;
     tell(pair, std::move(event));
 }
 

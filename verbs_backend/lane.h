@@ -37,6 +37,8 @@ struct PathState {
     std::uint32_t id = 0;        ///< The PathId.
     std::uint64_t bytes = 0;     ///< In flight, all lanes.
     std::uint32_t requests = 0;  ///< In flight, all lanes.
+    std::string worked = {};          ///< The peer's device of the last pair that came up; empty: none did yet.
+    bool worked_by_exchange = false;  ///< That pair was made over the control connection.
     std::uint32_t lanes_up = 0;
     std::uint32_t lanes = 1;                      ///< That there are.
     std::map<std::string, Carried> carried = {};  ///< By the peer's device: of pairs that have ended.
@@ -101,6 +103,7 @@ struct Lane {
     TimePoint deadline = kForever;  ///< Of Draining and Ending.
     TimePoint retry_at{};           ///< Idle: no attempt before.
     BackOff back_off;
+    std::uint32_t attempts = 0;           ///< To connect, since it was up.
     TimePoint used_at{};                  ///< Up: when work was posted last, or it came up.
     bool evicted = false;                 ///< Draining, Ending: to make room for another.
     TimePoint roomless_since = kForever;  ///< Idle with work: no pair may be made for want of room.

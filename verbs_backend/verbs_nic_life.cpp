@@ -13,6 +13,8 @@ namespace {
 
 /// The Connector's thread may be busy with other pairs; after this a pair that is to be destroyed counts as stuck.
 constexpr std::chrono::seconds kEndPatience{2};
+/// Of the attempts to connect a path that was lost, each so many-th tries all ways, the others the one that worked.
+constexpr std::uint32_t kAllWaysEvery = 2;
 
 }  // namespace
 
@@ -33,11 +35,26 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
     wanted.greeting.nic = static_cast<std::uint32_t>(index_);
     wanted.greeting.lane = lane.number;
     wanted.candidates = lane.path->candidates;
+    preferKnown(lane, wanted);
     wanted.peer = "segment '" + lane.path->keys.peer().name + "'";
     wanted.peer_index = lane.path->keys.peer().index;
     lane.step = Lane::Step::Connecting;
     lane.pair = shared_.connector->connect(std::move(wanted));
     lane_of_pair_[lane.pair] = &lane;
+}
+
+/// The way that worked before is tried first, and mostly alone: one to another rail costs its share of connect_timeout
+/// before it is known that nobody answers there.
+void VerbsNic::preferKnown(Lane& lane, Connector::Order& wanted) {
+    auto& ways = wanted.candidates;
+    const auto known = std::find_if(
+        ways.begin(), ways.end(), [&](const Connector::Candidate& way) { return way.device == lane.path->worked; });
+    if (known == ways.end()) return;
+    std::rotate(ways.begin(), known, known + 1);
+    if (++lane.attempts % kAllWaysEvery == 0) return;
+    wanted.ways = ways.size();
+    ways.resize(1);
+    ways.front().by_exchange = ways.front().by_exchange || lane.path->worked_by_exchange;
 }
 
 void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
@@ -166,6 +183,9 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.retryable = true;
     lane.lost = true;
     lane.reset = false;
+    lane.attempts = 0;
+    lane.path->worked = event.device;
+    lane.path->worked_by_exchange = event.by_exchange;
     ++lane.path->lanes_up;
     resume(*lane.path);
     // The peer has ended the lane's earlier connections before it answered this one.

@@ -138,6 +138,11 @@ ibv_qp_attr SoftVerbs::lastRoute(const std::string& device) const {
     return find(device)->last_route;
 }
 
+std::size_t SoftVerbs::requestsTo(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return find(device)->requests;
+}
+
 std::vector<int> SoftVerbs::dmabufs() const {
     const std::lock_guard lock(mutex_);
     return dmabufs_;

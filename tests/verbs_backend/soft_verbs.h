@@ -107,6 +107,8 @@ class SoftVerbs final : public VerbsApi {
     /// Connections of a device that both ends know to stand.
     std::size_t connectionsOf(const std::string& device) const;
     ibv_qp_attr lastRoute(const std::string& device) const;
+    /// Connection requests that were sent to a device.
+    std::size_t requestsTo(const std::string& device) const;
     /// Descriptors of dma-bufs that were registered, one entry for each call.
     std::vector<int> dmabufs() const;
     /// Work requests that brought their data along (inline).
@@ -174,6 +176,7 @@ class SoftVerbs final : public VerbsApi {
         int reads = 16;  ///< That it serves or asks for at once.
         std::uint64_t max_mr_size = std::uint64_t{1} << 40;
         ibv_qp_attr last_route{};
+        std::size_t requests = 0;
         bool dead = false;
 
         Port& at(std::size_t port) { return ports.at(port - 1); }

@@ -142,6 +142,7 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
         return entry.second.state == CmState::Listening && entry.second.port == id.to.port();
     });
     const Place there = find(id.to);
+    ++there.hardware->requests;
     if (!sendMessage(id.own, there)) return 0;  // Nobody answers.
     if (listener == ids_.end()) {
         if (!sendMessage(there, id.own)) return 0;

@@ -350,6 +350,38 @@ TEST(VerbsFailover, NeitherAFenceNorASuccessorIsGrantedWhileThePeersPairTakesAny
     EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
 }
 
+TEST(VerbsFailover, TheWayThatWorkedIsTriedFirst) {
+    Rails rails(Rails::config("s0", 1, 60s), nullptr);
+    const auto lose = [&] {
+        rails.a.sweep.clear();
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+        EXPECT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        rails.soft->hold(false);
+    };
+    const auto work = [&] {
+        do {
+            rails.a.sweep.clear();
+            run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+        } while (!rails.a.sweep.failed.empty());
+    };
+    // Nobody answers at the likeliest device.
+    rails.soft->setPortUntold("s2", false);
+    lose();
+    work();
+    ASSERT_EQ(rails.soft->pairsOn("s3"), 1u);
+    const std::size_t asked = rails.soft->requestsTo("s2");
+    lose();
+    work();
+    EXPECT_EQ(rails.soft->requestsTo("s2"), asked);
+    // But it is not clung to.
+    rails.soft->setPortUntold("s3", false);
+    rails.soft->setPortUntold("s2", true);
+    lose();
+    work();
+    EXPECT_EQ(rails.soft->pairsOn("s2"), 1u);
+}
+
 TEST(VerbsFailover, ADeafPortIsConnectedByExchange) {
     // Whichever end it is.
     for (const char* deaf : {"s0", "s2"}) {
