@@ -213,9 +213,9 @@ void Connector::handleCm(CmEvent& event) {
             case CmEvent::Kind::Failed:
                 if (pair->step == Step::Up) return breakNow(*pair, {Code::ConnectionLost, "rdma_cm: " + event.name});
                 if (pair->step == Step::Broken) return;
-                return giveUpCandidate(*pair, errnoStatus(std::abs(event.status) == ETIMEDOUT ? Code::Timeout
-                                                                                              : Code::ConnectionLost,
-                                                          "rdma_cm: " + event.name, std::abs(event.status)));
+                return giveUpCandidate(
+                    *pair, errnoStatus(std::abs(event.status) == ETIMEDOUT ? Code::Timeout : Code::ConnectionLost,
+                                       "rdma_cm: " + event.name, std::abs(event.status)));
             default: return;
         }
     }
@@ -260,8 +260,8 @@ void Connector::retire(CmId id, std::size_t device) {
 /// What a port says of itself now; nothing where it cannot be asked. A pair may break before the event of its port is
 /// read, and a message sent while the link is down makes Soft-RoCE deaf to connections for good.
 ///
-/// Asked twice: Soft-RoCE (kernel 6.1) notes the state first and then waits for whoever is taking the link down, so that
-/// an answer may be as old as the question. What is asked after it has come is not.
+/// Asked twice: Soft-RoCE (kernel 6.1) notes the state first and then waits for whoever is taking the link down, so
+/// that an answer may be as old as the question. What is asked after it has come is not.
 std::optional<bool> Connector::askPort(const Own& own) const {
     const auto number = static_cast<std::uint8_t>(own.device->port);
     ibv_port_attr port{};

@@ -128,7 +128,7 @@ class Connector {
         std::uint32_t psn = 0;                         ///< By exchange: number of the first packet.
         std::optional<ibv_gid_entry> gid;              ///< Of the own port, that its packets carry.
         std::shared_ptr<const CompletionQueue> queue;  ///< Of `qp`.
-        std::optional<Candidate> unanswered;  ///< The first by rdma_cm whose request had no answer; used once.
+        std::optional<Candidate> unanswered;           ///< The first by rdma_cm whose request had no answer; used once.
         Status first_failure;
     };
     /// A pair of which this is the target.
@@ -167,8 +167,8 @@ class Connector {
         std::shared_ptr<Device> device;
         std::shared_ptr<Mailbox> mailbox;
         bool port_down = false;
-        Status out;               ///< Not Ok: the device is out of use, and why.
-        TimePoint quiet_until{};  ///< No connection message may be sent before; kForever while the port is down.
+        Status out;                    ///< Not Ok: the device is out of use, and why.
+        TimePoint quiet_until{};       ///< No connection message may be sent before; kForever while the port is down.
         TimePoint look_at = kForever;  ///< While it is down: when it is asked whether it still is.
     };
 

@@ -34,10 +34,8 @@ void Connector::tryCandidate(Pair& pair) {
     const Candidate& candidate = pair.order.candidates[pair.candidate];
     // One more may follow when nothing has answered.
     const bool by_cm = !candidate.by_exchange && !pair.order.greeting.fence;
-    const std::size_t ways =
-        std::max(pair.order.ways, pair.order.candidates.size()) + (by_cm && canExchange() ? 1 : 0);
-    const auto share =
-        std::max<Duration>(config_.connect_timeout / static_cast<std::int64_t>(ways), kLeastPatience);
+    const std::size_t ways = std::max(pair.order.ways, pair.order.candidates.size()) + (by_cm && canExchange() ? 1 : 0);
+    const auto share = std::max<Duration>(config_.connect_timeout / static_cast<std::int64_t>(ways), kLeastPatience);
     pair.step = Step::Resolving;
     pair.order.greeting.candidate = static_cast<std::uint16_t>(std::min(pair.candidate, kMostCandidate));
     pair.order.greeting.mtu = own.device->mtu();
@@ -235,8 +233,8 @@ void Connector::breakNow(Pair& pair, const Status& cause, bool by_peer) {
     tell(pair, std::move(event));
     if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
     if (pair.id == 0) return;
-    // What breaks a pair may be its link, and the port not know yet: no goodbye is worth the port's ears. The peer hears
-    // of it when the id is destroyed, or by the lane's next connection.
+    // What breaks a pair may be its link, and the port not know yet: no goodbye is worth the port's ears. The peer
+    // hears of it when the id is destroyed, or by the lane's next connection.
     Own& own = via(pair);
     if (cause.code() == Code::ConnectionLost && !by_peer) {
         own.quiet_until = std::max(own.quiet_until, Clock::now() + kSettle);

@@ -34,9 +34,9 @@ struct Carried {
 struct PathState {
     RemoteKeys keys;
     std::vector<Connector::Candidate> candidates;
-    std::uint32_t id = 0;        ///< The PathId.
-    std::uint64_t bytes = 0;     ///< In flight, all lanes.
-    std::uint32_t requests = 0;  ///< In flight, all lanes.
+    std::uint32_t id = 0;             ///< The PathId.
+    std::uint64_t bytes = 0;          ///< In flight, all lanes.
+    std::uint32_t requests = 0;       ///< In flight, all lanes.
     std::string worked = {};          ///< The peer's device of the last pair that came up; empty: none did yet.
     bool worked_by_exchange = false;  ///< That pair was made over the control connection.
     std::uint32_t lanes_up = 0;

@@ -47,8 +47,8 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
 /// before it is known that nobody answers there.
 void VerbsNic::preferKnown(Lane& lane, Connector::Order& wanted) {
     auto& ways = wanted.candidates;
-    const auto known = std::find_if(
-        ways.begin(), ways.end(), [&](const Connector::Candidate& way) { return way.device == lane.path->worked; });
+    const auto known = std::find_if(ways.begin(), ways.end(),
+                                    [&](const Connector::Candidate& way) { return way.device == lane.path->worked; });
     if (known == ways.end()) return;
     std::rotate(ways.begin(), known, known + 1);
     if (++lane.attempts % kAllWaysEvery == 0) return;

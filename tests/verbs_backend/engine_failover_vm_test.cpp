@@ -128,8 +128,9 @@ TEST(VerbsVmFailover, WorkGoesOnOverTheOtherLinkAndComesBackToTheFirst) {
             return sentBy(link) > returned + (1u << 20);
         }));
         if (testing::Test::HasFailure())
-            std::printf("Whether a port is deaf to connections (docs/rdma.md) shows with VM_TEST_LOG=debug: then one end "
-                        "says 'no answer to the connection request' each time, and the other 'serves Nic 0 lane 0'.\n");
+            std::printf(
+                "Whether a port is deaf to connections (docs/rdma.md) shows with VM_TEST_LOG=debug: then one end "
+                "says 'no answer to the connection request' each time, and the other 'serves Nic 0 lane 0'.\n");
         if (traffic.moved == 0) continue;
         std::printf("round %d: %zu tasks moved; 1 MiB by the link %lld ms after it was active\n%s\n", round++,
                     traffic.moved, millisecondsSince(active), traffic.story.c_str());

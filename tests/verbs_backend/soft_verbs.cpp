@@ -138,6 +138,26 @@ ibv_qp_attr SoftVerbs::lastRoute(const std::string& device) const {
     return find(device)->last_route;
 }
 
+ibv_qp_attr SoftVerbs::lastReady(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return find(device)->last_ready;
+}
+
+int SoftVerbs::lastAccess() const {
+    const std::lock_guard lock(mutex_);
+    return last_access_;
+}
+
+std::size_t SoftVerbs::lists() const {
+    const std::lock_guard lock(mutex_);
+    return lists_;
+}
+
+void SoftVerbs::completeWith(ibv_wc_status status) {
+    const std::lock_guard lock(mutex_);
+    next_status_ = status;
+}
+
 std::size_t SoftVerbs::requestsTo(const std::string& device) const {
     const std::lock_guard lock(mutex_);
     return find(device)->requests;

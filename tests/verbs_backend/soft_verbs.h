@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,15 @@ class SoftVerbs final : public VerbsApi {
     ~SoftVerbs() override;
 
     // --- what tests do ---------------------------------------------------------------------------------------------
-    /// The next `count` calls of a function of VerbsApi, after `skip` that succeed, fail with `error`. "destroyQp s0" and
-    /// "modifyQpToError s0": of that device alone.
+    /// The next `count` calls of a function of VerbsApi, after `skip` that succeed, fail with `error`. "destroyQp s0"
+    /// and "modifyQpToError s0": of that device alone.
     void fail(const std::string& call, int error, int count = 1, int skip = 0);
+    /// The next work request ends so.
+    void completeWith(ibv_wc_status status);
+    /// The next connection request ends in this event of rdma_cm, which stands for a failure.
+    void answerConnect(const std::string& name, int status);
+    /// Every connection of a device hears that it is being removed.
+    void announceRemoval(const std::string& device);
     /// Work that is posted from now on stays where it is until this is called with false, or its pair breaks.
     void hold(bool held);
     /// From now on what is held of a pair that breaks was on its way already: deliver() hands the WRITEs of it to the
@@ -51,7 +58,8 @@ class SoftVerbs final : public VerbsApi {
     void loseGoodbyes() { goodbyes_are_lost_ = true; }
     void loseCompletions(int count);
     void repeatCompletions(int count);
-    /// From now on a port that has a connection message to send while it is down never hears another one, as Soft-RoCE's.
+    /// From now on a port that has a connection message to send while it is down never hears another one, as
+    /// Soft-RoCE's.
     void deafens() { deafens_ = true; }
     /// A port hears no connection message any more.
     void deafen(const std::string& device);
@@ -107,6 +115,12 @@ class SoftVerbs final : public VerbsApi {
     /// Connections of a device that both ends know to stand.
     std::size_t connectionsOf(const std::string& device) const;
     ibv_qp_attr lastRoute(const std::string& device) const;
+    /// What the last pair that may send was given.
+    ibv_qp_attr lastReady(const std::string& device) const;
+    /// Rights of the last registration.
+    int lastAccess() const;
+    /// How often work was posted: each time a list of work requests, with one doorbell.
+    std::size_t lists() const;
     /// Connection requests that were sent to a device.
     std::size_t requestsTo(const std::string& device) const;
     /// Descriptors of dma-bufs that were registered, one entry for each call.
@@ -176,6 +190,7 @@ class SoftVerbs final : public VerbsApi {
         int reads = 16;  ///< That it serves or asks for at once.
         std::uint64_t max_mr_size = std::uint64_t{1} << 40;
         ibv_qp_attr last_route{};
+        ibv_qp_attr last_ready{};
         std::size_t requests = 0;
         bool dead = false;
 
@@ -324,6 +339,10 @@ class SoftVerbs final : public VerbsApi {
     bool lingers_ = false;
     bool goodbyes_are_lost_ = false;
     bool deafens_ = false;
+    std::optional<ibv_wc_status> next_status_;
+    std::optional<CmEvent> next_answer_;
+    int last_access_ = 0;
+    std::size_t lists_ = 0;
     std::chrono::milliseconds search_time_{0};
     std::function<DeviceBytes(int)> dmabuf_exporter_;
     std::function<DeviceBytes(const ByteRange&)> peer_memory_;

@@ -30,6 +30,18 @@ void SoftVerbs::put(CmChannel channel, CmEvent what) {
     ring(found->second->fd.get());
 }
 
+void SoftVerbs::answerConnect(const std::string& name, int status) {
+    const std::lock_guard lock(mutex_);
+    next_answer_ = event(CmEvent::Kind::Failed, 0, name.c_str(), status);
+}
+
+void SoftVerbs::announceRemoval(const std::string& device) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, id] : ids_)
+        if (id.state == CmState::Connected && id.own.hardware != nullptr && id.own.hardware->name == device)
+            put(id.channel, event(CmEvent::Kind::Failed, key, "RDMA_CM_EVENT_DEVICE_REMOVAL"));
+}
+
 CmChannel SoftVerbs::cmOpen() {
     const std::lock_guard lock(mutex_);
     if (fault("cmOpen") != 0) return 0;
@@ -88,6 +100,7 @@ void SoftVerbs::cmDestroy(CmId key) {
     const std::lock_guard lock(mutex_);
     const auto found = ids_.find(key);
     if (found == ids_.end()) return violate("cmDestroy twice");
+    if (fault("cmDestroy") != 0) return;
     endConnection(found->second);
     if (const auto channel = event_channels_.find(found->second.channel); channel != event_channels_.end())
         std::erase_if(channel->second->events, [key](const CmEvent& waiting) { return waiting.id == key; });
@@ -143,6 +156,11 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
     });
     const Place there = find(id.to);
     ++there.hardware->requests;
+    if (next_answer_) {
+        next_answer_->id = key;
+        put(id.channel, *std::exchange(next_answer_, std::nullopt));
+        return 0;
+    }
     if (!sendMessage(id.own, there)) return 0;  // Nobody answers.
     if (listener == ids_.end()) {
         if (!sendMessage(there, id.own)) return 0;

@@ -42,6 +42,7 @@ int SoftVerbs::openDevices(const std::function<bool(const std::string&)>& wanted
 
 int SoftVerbs::closeDevice(ibv_context* context) {
     const std::lock_guard lock(mutex_);
+    if (const int error = fault("closeDevice")) return error;
     for (const auto& [key, pd] : pds_)
         if (pd->context == context) violate("closeDevice with a protection domain");
     contexts_.erase(context);
@@ -127,6 +128,7 @@ ibv_pd* SoftVerbs::allocPd(ibv_context* context) {
 
 int SoftVerbs::deallocPd(ibv_pd* pd) {
     const std::lock_guard lock(mutex_);
+    if (const int error = fault("deallocPd")) return error;
     for (const auto& [key, mr] : registrations_)
         if (mr->pd == pd) return violate("deallocPd with a registration"), EBUSY;
     for (const auto& [key, qp] : pairs_)
@@ -185,6 +187,7 @@ ibv_mr* SoftVerbs::regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t len
 }
 
 ibv_mr* SoftVerbs::add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access, const DeviceBytes* from) {
+    last_access_ = access;
     auto mr = std::make_unique<Registration>();
     mr->context = pd->context;
     mr->pd = pd;

@@ -28,6 +28,7 @@ ibv_comp_channel* SoftVerbs::createChannel(ibv_context* context) {
 
 int SoftVerbs::destroyChannel(ibv_comp_channel* channel) {
     const std::lock_guard lock(mutex_);
+    if (const int error = fault("destroyChannel")) return error;
     for (const auto& [key, cq] : queues_)
         if (cq->channel == channel) return violate("destroyChannel with a completion queue"), EBUSY;
     channels_.erase(channel);
@@ -52,6 +53,7 @@ ibv_cq* SoftVerbs::createCq(ibv_context* context, int entries, ibv_comp_channel*
 
 int SoftVerbs::destroyCq(ibv_cq* cq) {
     const std::lock_guard lock(mutex_);
+    if (const int error = fault("destroyCq")) return error;
     for (const auto& [key, qp] : pairs_)
         if (qp->send_cq == cq) return violate("destroyCq with a queue pair"), EBUSY;
     queues_.erase(cq);
@@ -67,6 +69,7 @@ int SoftVerbs::requestNotify(ibv_cq* cq) {
 
 unsigned SoftVerbs::drainChannel(ibv_comp_channel* channel) {
     const std::lock_guard lock(mutex_);
+    if (fault("drainChannel") != 0) return 0;
     Channel& known = *lookUp(channels_, channel);
     std::uint64_t count = 0;
     static_cast<void>(!::read(known.fd, &count, sizeof count));
@@ -76,7 +79,7 @@ unsigned SoftVerbs::drainChannel(ibv_comp_channel* channel) {
 int SoftVerbs::pollCq(ibv_cq* cq, std::span<ibv_wc> completions) {
     const std::lock_guard lock(mutex_);
     Queue& queue = *lookUp(queues_, cq);
-    if (queue.poll_fails) return -1;
+    if (queue.poll_fails || fault("pollCq") != 0) return -1;
     int taken = 0;
     while (!queue.completions.empty() && static_cast<std::size_t>(taken) < completions.size()) {
         const ibv_wc& done = completions[static_cast<std::size_t>(taken++)] = queue.completions.front();
@@ -165,6 +168,7 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
         pair->takes_from = attributes.rq_psn;
     } else {
         pair->sends_from = attributes.sq_psn;
+        static_cast<Context*>(pair->context)->hardware->last_ready = attributes;
     }
     pair->state = attributes.qp_state;
     return 0;
@@ -218,6 +222,7 @@ int SoftVerbs::destroyQp(ibv_qp* qp) {
 
 int SoftVerbs::postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) {
     const std::lock_guard lock(mutex_);
+    ++lists_;
     Pair* pair = lookUp(pairs_, qp);
     if (pair == nullptr) return violate("postSend to a destroyed queue pair"), *first_bad = list, EINVAL;
     for (ibv_send_wr* wr = list; wr != nullptr; wr = wr->next) {
@@ -311,6 +316,7 @@ ibv_wc_status SoftVerbs::checkWay(const Pair& pair, const Pair& target) const {
 }
 
 ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
+    if (next_status_) return *std::exchange(next_status_, std::nullopt);
     std::uint64_t length = 0;
     std::vector<std::byte*> locals;
     for (const ibv_sge& piece : work.pieces) {

@@ -335,9 +335,9 @@ TEST(VerbsFailover, NeitherAFenceNorASuccessorIsGrantedWhileThePeersPairTakesAny
             rails.soft->fail(std::string(call) + device, EBUSY, 1000000);
     rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
     ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
-    EXPECT_TRUE(std::any_of(rails.a.sweep.failed.begin(), rails.a.sweep.failed.end(),
-                            [](const Failure& failure) { return !failure.fenced; }))
-        << "something of them can still be applied there";
+    EXPECT_TRUE(std::any_of(rails.a.sweep.failed.begin(), rails.a.sweep.failed.end(), [](const Failure& failure) {
+        return !failure.fenced;
+    })) << "something of them can still be applied there";
     EXPECT_NE(rails.soft->deliver(), 0u);
     // It works again once the device has let go.
     for (const char* device : {"s2", "s3"})
