@@ -206,7 +206,7 @@ void Connector::onRejected(Pair& pair, const CmEvent& event) {
                     {answer->code == Code::Ok ? Code::ProtocolError : answer->code,
                      other ? "incarnation " + answer->target.toString() + " answers there, not " +
                                  pair.order.greeting.target.toString()
-                           : "the peer refused the connection"},
+                           : "the peer refused the connection" + (answer->text.empty() ? "" : ": " + answer->text)},
                     !other);
 }
 

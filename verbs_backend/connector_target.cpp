@@ -9,7 +9,7 @@ namespace troupe::verbs {
 
 namespace {
 
-constexpr const char* kNotDestroyed = "the device did not let go of the lane's last queue pair here";
+constexpr const char* kNotDestroyed = "its device holds on to the lane's last queue pair";
 
 }  // namespace
 
@@ -63,7 +63,7 @@ Status Connector::admit(const Greeting& greeting) {
     });
     if (static_cast<std::size_t>(of_peer) >= config_.peer_rdma_connections)
         return {Code::CapacityExceeded,
-                "the peer has " + std::to_string(of_peer) + " queue pairs already (peer.rdma_connections)"};
+                "it has " + std::to_string(of_peer) + " of them already (peer.rdma_connections)"};
     return {};
 }
 
@@ -125,7 +125,7 @@ void Connector::reject(const CmEvent& event, Code code, const std::string& why) 
         refusals_.say(log_, Clock::now(), "rdma: connection refused: " + why);
     else
         log_->debug("rdma: connection refused: {}", why);
-    const auto answer = sealAnswer(Answer{code, incarnation_, 0, ""}, event.private_data, proven, auth_);
+    const auto answer = sealAnswer(Answer{code, incarnation_, 0, "", why}, event.private_data, proven, auth_);
     static_cast<void>(api_->cmReject(event.id, answer));
     api_->cmDestroy(event.id);
 }

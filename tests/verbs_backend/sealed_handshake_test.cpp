@@ -131,6 +131,29 @@ TEST(SealedHandshake, AGreetingIsNewOnce) {
     }
 }
 
+TEST(SealedHandshake, ARefusalSaysWhyAndTheProofCoversIt) {
+    const std::string why = "it has 512 of them already (peer.rdma_connections)";
+    for (const auto& auth : {authOf("k"), std::shared_ptr<const ClusterAuth>()}) {
+        const auto greeting = *sealGreeting(sample(), auth);
+        Answer answer{Code::CapacityExceeded, sample().target, 0, "", why};
+        auto bytes = sealAnswer(answer, greeting, true, auth);
+        ASSERT_LE(bytes.size(), 148u);
+        bytes.resize(148);
+        auto opened = openAnswer(bytes, greeting, auth);
+        ASSERT_TRUE(opened) << opened.status().toString();
+        EXPECT_EQ(opened->text, why);
+        answer.text = std::string(1000, 'x');
+        EXPECT_EQ(openAnswer(sealAnswer(answer, greeting, true, auth), greeting, auth)->text.size(), kMaxAnswerText);
+        if (auth) {
+            bytes[kAnswerBytes + kProofBytes + 3] ^= std::byte{1};
+            EXPECT_EQ(openAnswer(bytes, greeting, auth).status().code(), Code::AccessDenied);
+        } else {
+            bytes[kAnswerBytes] = std::byte{7};
+            EXPECT_EQ(openAnswer(bytes, greeting, auth)->text.front(), '?');
+        }
+    }
+}
+
 TEST(SealedHandshake, RandomBytesNeverPass) {
     const auto auth = authOf("k");
     std::mt19937 random(1);
