@@ -98,7 +98,7 @@ struct Lane {
     std::uint64_t incident = 0;  ///< Of the last loss; see Failure.
     Status cause;                ///< Draining, Ending: why; the first one that was known.
     bool lost = true;    ///< Draining, Ending: the way broke; no reset, refused request, or idle pair that was closed.
-    bool reset = false;  ///< Draining, Ending: the owner reset the path, and waits for what is posted.
+    bool reset = false;  ///< Draining, Ending: the owner reset or closed the path, and waits for its end.
     bool retryable = true;          ///< Draining, Ending: what becomes of the requests but for the culprit.
     TimePoint deadline = kForever;  ///< Of Draining and Ending.
     TimePoint retry_at{};           ///< Idle: no attempt before.

@@ -158,9 +158,15 @@ void VerbsNic::closePath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     const TimePoint now = Clock::now();
-    abandonFences(*path->state, cause);
+    // Of a process that is gone nobody waits for an answer.
+    const bool is_gone = cause.code() == Code::PeerDown || cause.code() == Code::StaleIncarnation;
+    if (is_gone)
+        abandonFences(*path->state, cause);
+    else
+        boundFences(*path->state, cause, false, now);
     for (auto& lane : path->lanes) {
         lane->orphan = true;
+        lane->reset = !is_gone;
         failWaiting(*lane, cause, false);
         if (lane->step == Lane::Step::Up) beginDrain(*lane, cause, false, now, true);
         if (lane->step == Lane::Step::Draining || lane->step == Lane::Step::Ending) {
@@ -169,7 +175,7 @@ void VerbsNic::closePath(PathId id, const Status& cause) {
         }
         if (lane->step == Lane::Step::Connecting) beginEnd(*lane, now);
         forget(*lane);
-        if (lane->step != Lane::Step::Idle) orphans_.push_back(std::move(lane));
+        if (lane->step != Lane::Step::Idle || lane->fences != 0) orphans_.push_back(std::move(lane));
     }
     paths_[id & 0xffff].reset();
 }
@@ -178,7 +184,7 @@ void VerbsNic::resetPath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     const TimePoint now = Clock::now();
-    boundFences(*path->state, cause, now);
+    boundFences(*path->state, cause, true, now);
     for (const auto& lane : path->lanes) {
         lane->incident = ++incidents_;
         failWaiting(*lane, cause, true);

@@ -110,7 +110,8 @@ class VerbsNic final : public Nic {
     bool fence(Lane& lane, std::vector<WorkRequest>& writes);
     std::uint32_t askToFence(const Lane& lane);
     void endFences(const std::function<bool(const Fence&)>& which, bool fenced);
-    void boundFences(const PathState& path, const Status& cause, TimePoint now);
+    void boundFences(const PathState& path, const Status& cause, bool retryable, TimePoint now);
+    void forgetOrphans();
     void giveUpFences(TimePoint now);
     void abandonFences(const PathState& path, const Status& cause);
 

@@ -20,14 +20,15 @@ constexpr std::chrono::seconds kResetBound{1};
 
 }  // namespace
 
-/// Takes `writes` and gives them back when they are fenced off. False: nobody sends them again.
+/// Takes `writes` and gives them back when they are fenced off. False: nobody waits for that.
 bool VerbsNic::fence(Lane& lane, std::vector<WorkRequest>& writes) {
-    if (lane.orphan || lane.pair == 0) return false;
+    if (lane.pair == 0) return false;
     const TimePoint now = Clock::now();
     Fence entry;
     entry.lane = &lane;
     entry.writes = std::move(writes);
     entry.cause = lane.cause;
+    entry.retryable = lane.retryable;
     entry.incident = lane.incident;
     entry.deadline = saturatedAdd(now, config_.rdma_packet_lifetime);
     if (lane.reset) entry.give_up = now + kResetBound;
@@ -82,11 +83,12 @@ void VerbsNic::endFences(const std::function<bool(const Fence&)>& which, bool fe
     });
 }
 
-/// The owner resets the path, and waits no longer than for what is posted.
-void VerbsNic::boundFences(const PathState& path, const Status& cause, TimePoint now) {
+/// The owner resets or closes the path, and waits no longer than for what is posted.
+void VerbsNic::boundFences(const PathState& path, const Status& cause, bool retryable, TimePoint now) {
     for (Fence& entry : fences_) {
         if (entry.lane->path.get() != &path) continue;
         entry.cause = cause;
+        entry.retryable = retryable;
         entry.give_up = std::min(entry.give_up, now + kResetBound);
         watchTimer(entry.give_up);
     }
@@ -104,7 +106,7 @@ void VerbsNic::giveUpFences(TimePoint now) {
     endFences(is_over, false);
 }
 
-/// Nobody sends those of this path again, for it is closed.
+/// The peer of this path is gone.
 void VerbsNic::abandonFences(const PathState& path, const Status& cause) {
     const auto is_of_it = [&path](const Fence& entry) { return entry.lane->path.get() == &path; };
     for (Fence& entry : fences_) {

@@ -275,13 +275,13 @@ void VerbsNic::failPosted(Lane& lane, bool quiesced) {
         const bool refused =
             is_culprit && (lane.cause.code() == Code::AccessDenied || lane.cause.code() == Code::AddressNotRegistered ||
                            lane.cause.code() == Code::InvalidArgument);
-        if (quiesced && lane.retryable && !refused && request.opcode == Opcode::Write)
+        if (quiesced && (lane.retryable || lane.reset) && !refused && request.opcode == Opcode::Write)
             writes.push_back(request);
         else
             fail(lane, {request, lane.cause, lane.retryable && !refused, quiesced, false, 0, quiesced ? 0 : lane.pair});
     });
     if (writes.empty() || fence(lane, writes)) return;
-    for (const WorkRequest& request : writes) fail(lane, {request, lane.cause, true, true});
+    for (const WorkRequest& request : writes) fail(lane, {request, lane.cause, lane.retryable, true});
 }
 
 void VerbsNic::finish(Lane& lane, const WorkRequest& request) {
@@ -331,7 +331,12 @@ void VerbsNic::runTimers(TimePoint now) {
     endFences([&](const Fence& each) { return each.deadline <= now; }, true);
     giveUpFences(now);
     for (const Fence& each : fences_) watchTimer(std::min(each.deadline, each.give_up));
-    std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
+    forgetOrphans();
+}
+
+/// Lanes of paths that are closed, which have come to their end.
+void VerbsNic::forgetOrphans() {
+    std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle && lane->fences == 0; });
 }
 
 }  // namespace troupe::verbs

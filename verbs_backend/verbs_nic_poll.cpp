@@ -88,7 +88,7 @@ bool VerbsNic::takeMail(TimePoint now) {
     events_.clear();
     if (!mailbox_->take(events_)) return false;
     for (PairEvent& event : events_) onEvent(event, now);
-    std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
+    forgetOrphans();
     return true;
 }
 

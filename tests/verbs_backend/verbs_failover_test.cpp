@@ -207,6 +207,31 @@ TEST(VerbsFailover, NothingOfAWriteThatWasResetIsAppliedOverWhatWasWrittenAfterI
     }
 }
 
+TEST(VerbsFailover, AWriteOfAClosedPathEndsWhenThePeerHasEndedItsSideUnlessThatIsGone) {
+    for (const Code code : {Code::Canceled, Code::PeerDown}) {
+        SCOPED_TRACE(Status(code, "closed").toString());
+        Rails rails(Rails::config("s0", 2, 60s), std::make_shared<Switchboard>());
+        rails.soft->linger();
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        ASSERT_NE(rails.soft->held(), 0u);
+        rails.a.nics[0]->closePath(rails.paths[0], {code, "closed"});
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        const auto is_fenced = [](const Failure& failure) { return failure.fenced; };
+        const auto& failed = rails.a.sweep.failed;
+        EXPECT_EQ(std::all_of(failed.begin(), failed.end(), is_fenced), code == Code::Canceled);
+        for (const Failure& failure : failed) EXPECT_TRUE(failure.quiesced && !failure.retryable);
+        if (code == Code::Canceled) {
+            EXPECT_EQ(rails.soft->deliver(), 0u);
+        }
+        rails.soft->hold(false);
+        // Its successor is not disturbed.
+        rails.paths[0] = *rails.a.nics[0]->openPath(rails.b.asPeer());
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+        EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+    }
+}
+
 TEST(VerbsFailover, AResetOfWhatIsBeingFencedTakesItsCause) {
     Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
     const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
