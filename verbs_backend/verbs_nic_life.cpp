@@ -51,10 +51,15 @@ void VerbsNic::preferKnown(Lane& lane, Connector::Order& wanted) {
                                     [&](const Connector::Candidate& way) { return way.device == lane.path->worked; });
     if (known == ways.end()) return;
     std::rotate(ways.begin(), known, known + 1);
-    if (++lane.attempts % kAllWaysEvery == 0) return;
+    Connector::Candidate first = ways.front();
+    first.by_exchange = first.by_exchange || lane.path->worked_by_exchange;
+    if (++lane.attempts % kAllWaysEvery == 0) {
+        // A port that is deaf to rdma_cm stays so; where it is not any more, the next one may be by that again.
+        if (first.by_exchange != ways.front().by_exchange) ways.insert(ways.begin(), std::move(first));
+        return;
+    }
     wanted.ways = ways.size();
-    ways.resize(1);
-    ways.front().by_exchange = ways.front().by_exchange || lane.path->worked_by_exchange;
+    ways.assign(1, std::move(first));
 }
 
 void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
@@ -124,6 +129,7 @@ void VerbsNic::onPort(const PairEvent& event, TimePoint now) {
             }
             // What was held against the path was the port's fault. It is connected before there is work.
             lane->back_off.forget();
+            lane->attempts = 0;
             lane->retry_at = now;
             enlist(*lane);
         }

@@ -420,6 +420,21 @@ TEST(VerbsFailover, ADeafPortIsConnectedByExchange) {
         rails.a.sweep.clear();
         run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
         EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+        // From then on nobody waits for rdma_cm first, whichever attempt it is.
+        const std::size_t asked = rails.soft->requestsTo("s2");
+        for (const int refusals : {0, 1}) {
+            int left = refusals;
+            rails.board->tapReplies([left](std::string& reply) mutable {
+                if (left-- > 0) reply.assign("what?");
+                return true;
+            });
+            rails.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+            ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+            ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
+            rails.a.sweep.clear();
+        }
+        EXPECT_EQ(rails.soft->requestsTo("s2"), asked);
+        rails.board->tapReplies(nullptr);
     }
 }
 
