@@ -13,6 +13,7 @@
 #include "apps/support/session.h"
 #include "apps/support/table.h"
 #include "topology/local_matrix.h"
+#include "topology/selection.h"
 
 namespace troupe::apps {
 
@@ -130,6 +131,10 @@ nlohmann::json toJson(const Picture& picture) {
                         {"pci", lastOf(gpu.place.pci)}});
     auto& reasons = json["reasons"] = nlohmann::json::object();
     for (const Line& line : linesOf(picture)) reasons[line.location][line.device] = line.reason;
+    auto& choice = json["choice"] = nlohmann::json::object();
+    for (const auto& [location, lists] : picture.local.matrix)
+        if (const auto chosen = selectDevice(picture.local.matrix, location))
+            choice[location] = {{"device", chosen->device}, {"reason", chosen->reason}};
     auto& left_out = json["left_out"] = nlohmann::json::object();
     for (const auto& entry : picture.ranking.left_out) left_out[entry.name] = entry.reason;
     return json;
@@ -141,6 +146,9 @@ void print(const Picture& picture, Console& console) {
     for (const Line& line : linesOf(picture))
         table.add({line.location, line.device, line.preferred ? "preferred" : "available", line.reason});
     fmt::print(console.out, "{}", table.toString());
+    for (const auto& [location, lists] : picture.local.matrix)
+        if (const auto chosen = selectDevice(picture.local.matrix, location))
+            fmt::print(console.out, "for one request at {}: {}: {}\n", location, chosen->device, chosen->reason);
     for (const auto& entry : picture.ranking.left_out)
         fmt::print(console.out, "not used: {}: {}\n", entry.name, entry.reason);
     if (picture.local.matrix.empty()) fmt::print(console.out, "no devices but the ordinary network of this machine\n");

@@ -186,8 +186,9 @@ void Lane::lose(TimePoint now, const Status& cause, bool retryable, std::vector<
     shared_.events.closeAbruptly(*this);
     state_ = State::Idle;
     failAll(cause.withContext(where()), retryable, culprit, failed);
-    // Nobody listens there, or somebody else does: the process has ended, or closed all of its connections.
-    if (cause.code() == Code::ConnectionRefused || cause.code() == Code::StaleIncarnation) giveBack(failed);
+    // Somebody else listens there, so the process has ended. That nobody does proves nothing: a firewall that rejects
+    // looks the same, and the process may still apply what lies in its socket.
+    if (cause.code() == Code::StaleIncarnation) giveBack(failed);
 }
 
 void Lane::end(const Status& cause, bool retryable, std::vector<Failure>& failed) {

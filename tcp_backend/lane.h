@@ -35,7 +35,7 @@ struct PathState {
 /// Bytes of a WRITE that were sent may lie in the target's socket when the connection ends, and be applied much later:
 /// after a newer write that came another way. So such a request is *unfenced*, and not given back until the target has
 /// closed its end: it does so before it greets this lane's next connection. Also fenced is what was sent to a process
-/// that is gone: another one answers, or nobody listens any more.
+/// that is gone, which another one proves that answers there; a refused connection does not (a firewall may reject it).
 class Lane : public Link {
   public:
     enum class State : std::uint8_t {

@@ -17,9 +17,17 @@ namespace troupe::verbs {
 namespace {
 
 constexpr int kBacklog = 512;
+/// Ids destroyed in one pass.
+constexpr int kMostBuried = 8;
 
 /// Ids of rdma_cm are addresses, which are less.
 constexpr std::uint64_t kFirstExchanged = std::uint64_t{1} << 63;
+
+/// Pairs of this process have numbers of their own. Atomic, as several data loops order pairs at once.
+std::uint32_t nextPair() {
+    static std::atomic<std::uint32_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 int pollTimeout(TimePoint deadline) {
     if (deadline == kForever) return -1;
@@ -66,7 +74,7 @@ Connector::~Connector() {
 }
 
 Result<std::uint16_t> Connector::start(const std::vector<std::shared_ptr<Device>>& devices) {
-    for (const auto& device : devices) own_.push_back({device, nullptr, false, {}, {}});
+    for (const auto& device : devices) own_.push_back({device, nullptr, false, {}, {}, kForever});
     wake_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!wake_) return errnoStatus(Code::ResourceExhausted, "eventfd", errno);
     const bool wants_cm =
@@ -140,7 +148,7 @@ Status Connector::attach(std::size_t device, std::shared_ptr<Mailbox> mailbox) {
 }
 
 std::uint32_t Connector::connect(Order order) {
-    const std::uint32_t number = next_pair_.fetch_add(1, std::memory_order_relaxed);
+    const std::uint32_t number = nextPair();
     command([this, number, order = std::move(order)]() mutable {
         Pair& pair = pairs_[number];
         pair.number = number;
@@ -210,7 +218,8 @@ void Connector::handleCm(CmEvent& event) {
                 if (pair->step == Step::Up) return breakNow(*pair, {Code::ConnectionLost, "rdma_cm: " + event.name});
                 if (pair->step == Step::Broken) return;
                 return giveUpCandidate(
-                    *pair, errnoStatus(Code::ConnectionLost, "rdma_cm: " + event.name, std::abs(event.status)));
+                    *pair, errnoStatus(std::abs(event.status) == ETIMEDOUT ? Code::Timeout : Code::ConnectionLost,
+                                       "rdma_cm: " + event.name, std::abs(event.status)));
             default: return;
         }
     }
@@ -224,10 +233,12 @@ TimePoint Connector::nextDeadline() const {
     for (const auto& [number, pair] : pairs_) next = std::min(next, pair.deadline);
     for (const Retired& retired : retired_) next = std::min(next, own_[retired.device].quiet_until);
     for (const Stuck& stuck : stuck_) next = std::min(next, stuck.next);
+    for (const Own& own : own_) next = std::min(next, own.look_at);
     return next;
 }
 
 void Connector::runDeadlines(TimePoint now) {
+    lookAtLostPorts(now);
     buryRetired();
     if (!stuck_.empty()) tryStuck([now](const Stuck& each) { return each.next <= now; }, now);
     std::vector<std::uint32_t> late;
@@ -250,12 +261,17 @@ void Connector::retire(CmId id, std::size_t device) {
         retired_.push_back({id, device});
 }
 
-/// Of its port, asked now: a pair may break before the event of its port is read, and a message sent while the link is
-/// down makes Soft-RoCE deaf to connections for good.
-bool Connector::isActive(const Own& own) const {
+/// What a port says of itself now; nothing where it cannot be asked. A pair may break before the event of its port is
+/// read, and a message sent while the link is down makes Soft-RoCE deaf to connections for good.
+///
+/// Asked twice: Soft-RoCE (kernel 6.1) notes the state first and then waits for whoever is taking the link down, so
+/// that an answer may be as old as the question. What is asked after it has come is not.
+std::optional<bool> Connector::askPort(const Own& own) const {
+    const auto number = static_cast<std::uint8_t>(own.device->port);
     ibv_port_attr port{};
-    return api_->queryPort(own.device->context(), static_cast<std::uint8_t>(own.device->port), port) != 0 ||
-           port.state == IBV_PORT_ACTIVE;
+    for (int i = 0; i < 2; ++i)
+        if (api_->queryPort(own.device->context(), number, port) != 0) return std::nullopt;
+    return port.state == IBV_PORT_ACTIVE;
 }
 
 /// Whether what is broken may say goodbye through the device.
@@ -266,10 +282,18 @@ bool Connector::maySpeak(Own& own) {
     return false;
 }
 
+/// A few at a time: each is a call that may wait, and others want to connect meanwhile.
 void Connector::buryRetired() {
+    std::vector<std::size_t> quiet;
+    int left = kMostBuried;
     std::erase_if(retired_, [&](const Retired& retired) {
-        if (!maySpeak(own_[retired.device])) return false;
+        if (left == 0 || std::find(quiet.begin(), quiet.end(), retired.device) != quiet.end()) return false;
+        if (!maySpeak(own_[retired.device])) {
+            quiet.push_back(retired.device);
+            return false;
+        }
         api_->cmDestroy(retired.id);
+        --left;
         return true;
     });
 }

@@ -55,6 +55,7 @@ class Connector {
         std::size_t device = 0;             ///< Of the Nic: whose mailbox hears of it.
         Greeting greeting;                  ///< `attempt` is the pair's number, unless it is a fence.
         std::vector<Candidate> candidates;  ///< Tried in this order, > 0 of them.
+        std::size_t ways = 0;               ///< That there are, when only some of them are given.
         std::string peer;                   ///< For messages: "segment 'b'".
         std::uint32_t peer_index = 0;       ///< Peer::index.
     };
@@ -75,7 +76,8 @@ class Connector {
     /// Not Ok: one that could not be, so that the device may go on with what is posted there.
     Status attach(std::size_t device, std::shared_ptr<Mailbox> mailbox);
 
-    /// Begins to make a pair; Up or Failed follows. Returns its number, never used again and growing. With
+    /// Begins to make a pair; Up or Failed follows. Returns its number, which grows and is never used again in this
+    /// process, not even after rdma was installed anew: peers know the lanes of its incarnation. With
     /// `greeting.fence` no pair is made: the target is told to end the lane's connections up to `greeting.attempt`, of
     /// which the own end must be quiesced; Fenced follows. It may be told by exchange whatever made those.
     std::uint32_t connect(Order order);
@@ -105,6 +107,8 @@ class Connector {
     /// Destroying an id sends a message to its peer. On a port that is down, or that came up and has no route yet, that
     /// message fails, and with Soft-RoCE (kernel 6.1) the port never sends a connection message again.
     static constexpr std::chrono::seconds kSettle{1};
+    /// How often a port that is down is asked for its state: events may be lost, or come in another order.
+    static constexpr std::chrono::seconds kLookPause{1};
 
     enum class Step : std::uint8_t { Resolving, Routing, Connecting, Up, Broken };
 
@@ -124,6 +128,7 @@ class Connector {
         std::uint32_t psn = 0;                         ///< By exchange: number of the first packet.
         std::optional<ibv_gid_entry> gid;              ///< Of the own port, that its packets carry.
         std::shared_ptr<const CompletionQueue> queue;  ///< Of `qp`.
+        std::optional<Candidate> unanswered;           ///< The first by rdma_cm whose request had no answer; used once.
         Status first_failure;
     };
     /// A pair of which this is the target.
@@ -162,8 +167,9 @@ class Connector {
         std::shared_ptr<Device> device;
         std::shared_ptr<Mailbox> mailbox;
         bool port_down = false;
-        Status out;               ///< Not Ok: the device is out of use, and why.
-        TimePoint quiet_until{};  ///< No connection message may be sent before; kForever while the port is down.
+        Status out;                    ///< Not Ok: the device is out of use, and why.
+        TimePoint quiet_until{};       ///< No connection message may be sent before; kForever while the port is down.
+        TimePoint look_at = kForever;  ///< While it is down: when it is asked whether it still is.
     };
 
     /// A queue pair that the device did not let go of. It is tried again, with growing pauses.
@@ -176,6 +182,8 @@ class Connector {
         Status cause;
         Duration pause{};
         TimePoint next{};
+        Greeting greeting;      ///< A peer's: whose it is.
+        bool in_error = false;  ///< A peer's: it is in the error state, in which it takes nothing more.
     };
 
     Status listen(const std::vector<std::shared_ptr<Device>>& devices);
@@ -192,6 +200,7 @@ class Connector {
     void portLost(std::size_t device, const Status& cause);
     void portActive(std::size_t device);
     void lookAtPort(std::size_t device);
+    void lookAtLostPorts(TimePoint now);
     void renewQueue(std::size_t device, const ibv_cq* failed, const Status& why);
     void putOut(std::size_t device, const Status& cause);
     using WhichGid = std::function<bool(const std::optional<ibv_gid_entry>&)>;
@@ -219,15 +228,16 @@ class Connector {
     void onFenced(Pair& pair);
     void breakNow(Pair& pair, const Status& cause, bool by_peer = false);
     void destroyNow(std::uint32_t number);
-    void getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, std::shared_ptr<const CompletionQueue> queue,
-                  const Status& cause);
+    Stuck& getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp, std::shared_ptr<const CompletionQueue> queue,
+                    const Status& cause);
     void tryStuck(const std::function<bool(const Stuck&)>& which, TimePoint now);
     std::string describe(const Pair& pair) const;
     Pair* findPair(CmId id);
     void tell(const Pair& pair, PairEvent event);
     void retire(CmId id, std::size_t device);
     void buryRetired();
-    bool isActive(const Own& own) const;
+    std::optional<bool> askPort(const Own& own) const;
+    bool isActive(const Own& own) const { return askPort(own).value_or(true); }
     bool maySpeak(Own& own);
 
     // connector_exchange.cpp
@@ -248,7 +258,8 @@ class Connector {
     Status serve(const CmEvent& event, const Greeting& greeting, std::size_t device);
     void reject(const CmEvent& event, Code code, const std::string& why);
     void endPredecessors(const Greeting& greeting, const char* why);
-    void endServed(CmId id, const char* why);
+    bool endServed(CmId id, const char* why);
+    bool stillServes(const Greeting& greeting) const;
 
     // connector_room.cpp
     void makeRoom();
@@ -292,7 +303,6 @@ class Connector {
     std::uint64_t next_exchanged_;  ///< Key of the next pair that is served without rdma_cm.
     std::minstd_rand random_;       ///< Of packet numbers, which are no secret.
     std::atomic<std::size_t> served_count_{0};
-    std::atomic<std::uint32_t> next_pair_{1};
 
     std::mutex mutex_;  ///< Of the commands.
     std::vector<std::function<void()>> commands_;

@@ -61,6 +61,7 @@ void Connector::portLost(std::size_t index, const Status& cause) {
     log_->warn("rdma: {}", cause.message());
     own.port_down = true;
     own.quiet_until = kForever;
+    own.look_at = Clock::now() + kLookPause;
     tellPort(index, PairEvent::Kind::PortDown, cause);
     // What peers have here stays: the port may come back before they notice, and they lose nothing then.
     endInitiated(index, cause, [](const auto&) { return true; });
@@ -72,9 +73,21 @@ void Connector::portActive(std::size_t index) {
     log_->info("rdma: {} is active again", own.device->describe());
     own.port_down = false;
     own.quiet_until = Clock::now() + kSettle;
+    own.look_at = kForever;
     // It may have come up with other numbers and addresses.
     lookAtPort(index);
     tellPort(index, PairEvent::Kind::PortUp, {});
+}
+
+/// The event that a port is active again may have been lost, or have come before the one that it is down.
+void Connector::lookAtLostPorts(TimePoint now) {
+    for (std::size_t i = 0; i < own_.size(); ++i) {
+        if (now < own_[i].look_at) continue;
+        if (askPort(own_[i]).value_or(false))
+            portActive(i);
+        else
+            own_[i].look_at = now + kLookPause;
+    }
 }
 
 /// Reads a port anew, and ends what goes by something that it no longer has.
@@ -137,6 +150,9 @@ void Connector::putOut(std::size_t index, const Status& cause) {
     Own& own = own_[index];
     if (!own.out) return;
     own.out = cause.withContext("out of use until rdma is installed anew");
+    own.look_at = kForever;
+    // No event of its port is listened to any more, and what is left of its connections is to be let go of.
+    own.quiet_until = {};
     log_->error("rdma: {}", own.out.message());
     own.device->putOut();
     tellPort(index, PairEvent::Kind::QueueLost, own.out);

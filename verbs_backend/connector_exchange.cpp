@@ -17,6 +17,9 @@ namespace {
 
 /// Pairs of GIDs that a target tries for one offer; each costs some system calls.
 constexpr std::size_t kMostWays = 8;
+/// And how long for all of them. On RoCE the kernel may look a second for a neighbour that does not answer, and this
+/// thread has the pairs of others to make and end.
+constexpr std::chrono::seconds kWaysBudget{1};
 constexpr std::uint32_t k24Bits = 0xffffff;
 
 std::vector<PeerGid> asPeerGids(const std::vector<ibv_gid_entry>& entries) {
@@ -212,7 +215,8 @@ OfferReply Connector::onOffer(const Asker& asker, const std::string& question) {
             return served.connection != 0 && served.peer_qp == offer->qp_number &&
                    served.greeting.sameLane(offer->greeting) && served.greeting.attempt == offer->greeting.attempt;
         });
-        if (ended != served_.end()) endServed(ended->first, "the initiator ended it");
+        if (ended != served_.end() && !endServed(ended->first, "the initiator ended it"))
+            return refusal(Code::Internal, "the device did not let go of it");
         return refusal(Code::Canceled, "ended, as asked");
     }
     if (!canExchange()) return refusal(Code::Unsupported, "rdma.connect is cm here");
@@ -239,7 +243,12 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
     auto ways = pairGids(view->gids, offer.gids);
     if (ways.size() > kMostWays) ways.resize(kMostWays);
     std::string tried;
+    const TimePoint enough = Clock::now() + kWaysBudget;
     for (const GidPair& way : ways) {
+        if (!tried.empty() && Clock::now() >= enough) {
+            tried.insert(0, "for want of time not all ways were tried: ");
+            break;
+        }
         ExchangedRoute route;
         route.own = view->gids[way.own];
         route.peer = offer.gids[way.peer].gid;

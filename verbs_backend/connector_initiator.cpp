@@ -32,8 +32,10 @@ std::string Connector::describe(const Pair& pair) const {
 void Connector::tryCandidate(Pair& pair) {
     const Own& own = via(pair);
     const Candidate& candidate = pair.order.candidates[pair.candidate];
-    const auto share = std::max<Duration>(
-        config_.connect_timeout / static_cast<std::int64_t>(pair.order.candidates.size()), kLeastPatience);
+    // One more may follow when nothing has answered.
+    const bool by_cm = !candidate.by_exchange && !pair.order.greeting.fence;
+    const std::size_t ways = std::max(pair.order.ways, pair.order.candidates.size()) + (by_cm && canExchange() ? 1 : 0);
+    const auto share = std::max<Duration>(config_.connect_timeout / static_cast<std::int64_t>(ways), kLeastPatience);
     pair.step = Step::Resolving;
     pair.order.greeting.candidate = static_cast<std::uint16_t>(std::min(pair.candidate, kMostCandidate));
     pair.order.greeting.mtu = own.device->mtu();
@@ -66,7 +68,18 @@ void Connector::giveUpCandidate(Pair& pair, const Status& why, bool retryable) {
     const Status cause = why.withContext(describe(pair));
     log_->debug("rdma: {}", cause.message());
     if (pair.first_failure) pair.first_failure = cause;
+    if (pair.id != 0 && pair.step == Step::Connecting && why.code() == Code::Timeout && !pair.unanswered &&
+        !pair.order.greeting.fence && canExchange()) {
+        pair.unanswered = pair.order.candidates[pair.candidate];
+        pair.unanswered->by_exchange = true;
+    }
     dropConnection(pair);
+    // One of the two ports may be deaf to connection messages, for which rdma_cm knows no remedy, and carry data. Of
+    // several that did not answer only the first, which is the likeliest: the others may be of another rail.
+    if (retryable && pair.candidate + 1 == pair.order.candidates.size() && pair.unanswered) {
+        pair.order.candidates.push_back(*pair.unanswered);
+        pair.unanswered.reset();
+    }
     if (retryable && pair.candidate + 1 < pair.order.candidates.size()) {
         ++pair.candidate;
         return tryCandidate(pair);
@@ -173,6 +186,7 @@ void Connector::up(Pair& pair, const std::string& device, const std::string& way
     event.segments = pair.made.cap.max_send_sge;
     event.inlined = pair.made.cap.max_inline_data;
     event.device = device;
+    event.by_exchange = pair.order.candidates[pair.candidate].by_exchange;
     tell(pair, std::move(event));
 }
 
@@ -192,7 +206,7 @@ void Connector::onRejected(Pair& pair, const CmEvent& event) {
                     {answer->code == Code::Ok ? Code::ProtocolError : answer->code,
                      other ? "incarnation " + answer->target.toString() + " answers there, not " +
                                  pair.order.greeting.target.toString()
-                           : "the peer refused the connection"},
+                           : "the peer refused the connection" + (answer->text.empty() ? "" : ": " + answer->text)},
                     !other);
 }
 
@@ -218,7 +232,15 @@ void Connector::breakNow(Pair& pair, const Status& cause, bool by_peer) {
     event.status = cause.withContext(describe(pair));
     tell(pair, std::move(event));
     if (const Status status = toError(device, pair.qp); !status) log_->error("rdma: {}", status.message());
-    if (pair.id != 0 && maySpeak(via(pair))) static_cast<void>(api_->cmDisconnect(pair.id));
+    if (pair.id == 0) return;
+    // What breaks a pair may be its link, and the port not know yet: no goodbye is worth the port's ears. The peer
+    // hears of it when the id is destroyed, or by the lane's next connection.
+    Own& own = via(pair);
+    if (cause.code() == Code::ConnectionLost && !by_peer) {
+        own.quiet_until = std::max(own.quiet_until, Clock::now() + kSettle);
+        return;
+    }
+    if (maySpeak(own)) static_cast<void>(api_->cmDisconnect(pair.id));
 }
 
 void Connector::destroyNow(std::uint32_t number) {
@@ -240,9 +262,11 @@ void Connector::destroyNow(std::uint32_t number) {
     pairs_.erase(found);
 }
 
-void Connector::getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp,
-                         std::shared_ptr<const CompletionQueue> queue, const Status& cause) {
-    stuck_.push_back({number, owner, qp, std::move(queue), cause, kStuckPause, Clock::now() + kStuckPause});
+Connector::Stuck& Connector::getStuck(std::uint32_t number, std::size_t owner, ibv_qp* qp,
+                                      std::shared_ptr<const CompletionQueue> queue, const Status& cause) {
+    stuck_.push_back(
+        {number, owner, qp, std::move(queue), cause, kStuckPause, Clock::now() + kStuckPause, Greeting(), false});
+    return stuck_.back();
 }
 
 /// A queue pair that is gone at last is the proof that its Nic could not give before.

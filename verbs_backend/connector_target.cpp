@@ -7,6 +7,12 @@
 
 namespace troupe::verbs {
 
+namespace {
+
+constexpr const char* kNotDestroyed = "its device holds on to the lane's last queue pair";
+
+}  // namespace
+
 void Connector::onRequest(const CmEvent& event) {
     const auto greeting = openGreeting(event.private_data, auth_);
     if (!greeting) return reject(event, greeting.status().code(), greeting.status().message());
@@ -40,20 +46,32 @@ Status Connector::admit(const Greeting& greeting) {
         return {Code::StaleIncarnation, "it is meant for " + greeting.target.toString()};
     if (greeting.fence) {
         endPredecessors(greeting, "the initiator fenced it off");
-        return {};
+        // The initiator waits until no packet of it lives.
+        const bool ended = std::none_of(stuck_.begin(), stuck_.end(), [&](const Stuck& each) {
+            return each.greeting.sameLane(greeting) && each.greeting.attempt <= greeting.attempt;
+        });
+        return ended ? Status() : Status(Code::Internal, kNotDestroyed);
     }
     for (const auto& [id, served] : served_)
         if (served.greeting.sameLane(greeting) && served.greeting.attempt > greeting.attempt)
             return {Code::StaleHandle, "the lane has a later connection already"};
     endPredecessors(greeting, "the initiator opened its successor");
+    if (stillServes(greeting)) return {Code::Internal, kNotDestroyed};
     // So that it does not drive out those of others (makeRoom).
     const auto of_peer = std::count_if(served_.begin(), served_.end(), [&](const auto& entry) {
         return entry.second.greeting.initiator == greeting.initiator;
     });
     if (static_cast<std::size_t>(of_peer) >= config_.peer_rdma_connections)
         return {Code::CapacityExceeded,
-                "the peer has " + std::to_string(of_peer) + " queue pairs already (peer.rdma_connections)"};
+                "it has " + std::to_string(of_peer) + " of them already (peer.rdma_connections)"};
     return {};
+}
+
+/// Whether a pair of the lane's earlier attempts may still take something in: it could neither be destroyed nor brought
+/// into the error state.
+bool Connector::stillServes(const Greeting& greeting) const {
+    return std::any_of(stuck_.begin(), stuck_.end(),
+                       [&](const Stuck& each) { return !each.in_error && each.greeting.sameLane(greeting); });
 }
 
 /// Ends the lane's connections up to the greeting's attempt.
@@ -107,14 +125,15 @@ void Connector::reject(const CmEvent& event, Code code, const std::string& why) 
         refusals_.say(log_, Clock::now(), "rdma: connection refused: " + why);
     else
         log_->debug("rdma: connection refused: {}", why);
-    const auto answer = sealAnswer(Answer{code, incarnation_, 0, ""}, event.private_data, proven, auth_);
+    const auto answer = sealAnswer(Answer{code, incarnation_, 0, "", why}, event.private_data, proven, auth_);
     static_cast<void>(api_->cmReject(event.id, answer));
     api_->cmDestroy(event.id);
 }
 
-void Connector::endServed(CmId id, const char* why) {
+/// False: the pair could not be destroyed.
+bool Connector::endServed(CmId id, const char* why) {
     const auto found = served_.find(id);
-    if (found == served_.end()) return;
+    if (found == served_.end()) return true;
     const Served served = found->second;
     const Device& device = *own_[served.device].device;
     log_->debug("rdma: {}: ends service of Nic {} lane {} of {}: {}", device.describe(), served.greeting.nic,
@@ -122,12 +141,18 @@ void Connector::endServed(CmId id, const char* why) {
     served_.erase(found);
     served_count_.store(served_.size(), std::memory_order_relaxed);
     // The pair first: from here on nothing that comes by it touches memory.
-    if (const int error = api_->destroyQp(served.qp); error != 0) {
+    const int error = api_->destroyQp(served.qp);
+    if (error != 0) {
         const Status cause = errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error);
         log_->error("rdma: {}", cause.message());
-        getStuck(0, Stuck::kNobody, served.qp, served.queue, cause);
+        Stuck& stuck = getStuck(0, Stuck::kNobody, served.qp, served.queue, cause);
+        stuck.greeting = served.greeting;
+        const Status broken = toError(device, served.qp);
+        stuck.in_error = broken.isOk();
+        if (!broken) log_->error("rdma: {}", broken.message());
     }
     if (served.connection == 0) retire(id, served.device);
+    return error == 0;
 }
 
 }  // namespace troupe::verbs

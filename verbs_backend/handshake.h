@@ -54,9 +54,12 @@ struct Answer {
     Incarnation target;
     std::uint32_t mtu = 0;  ///< Bytes; of the target's port.
     std::string device;     ///< As in its descriptor; at most 32 bytes.
+    std::string text = {};  ///< Of a refusal: why, for people; see sealed_handshake.h.
 };
 inline constexpr std::size_t kAnswerBytes = 64;
 inline constexpr std::size_t kMaxDeviceName = 32;
+/// Bytes of Answer::text: what a reject of rdma_cm has room for (148) beside the answer and a proof.
+inline constexpr std::size_t kMaxAnswerText = 52;
 
 /// Greeting::mtu in three bits, numbered as the specification does: 1 for 256 bytes to 5 for 4,096; 0 for 0.
 std::uint16_t mtuNumber(std::uint32_t bytes);

@@ -34,19 +34,22 @@ struct Carried {
 struct PathState {
     RemoteKeys keys;
     std::vector<Connector::Candidate> candidates;
-    std::uint32_t id = 0;        ///< The PathId.
-    std::uint64_t bytes = 0;     ///< In flight, all lanes.
-    std::uint32_t requests = 0;  ///< In flight, all lanes.
+    std::uint32_t id = 0;             ///< The PathId.
+    std::uint64_t bytes = 0;          ///< In flight, all lanes.
+    std::uint32_t requests = 0;       ///< In flight, all lanes.
+    std::string worked = {};          ///< The peer's device of the last pair that came up; empty: none did yet.
+    bool worked_by_exchange = false;  ///< That pair was made over the control connection.
     std::uint32_t lanes_up = 0;
+    std::uint32_t lanes = 1;                      ///< That there are.
     std::map<std::string, Carried> carried = {};  ///< By the peer's device: of pairs that have ended.
     bool usable = true;  ///< False from the loss of the last lane, or a first attempt that failed, until one is up.
 };
 
 struct Lane;
 
-/// WRITEs that were lost with a lane's pair. The own device is done with them, but packets may still be on their way to
-/// the peer's. They are given back when the peer has ended its end (asked through another device, or by the lane's next
-/// connection) or no packet lives any more, so that any path may take them.
+/// WRITEs that ended with a lane's pair, lost or reset. The own device is done with them, but packets may still be on
+/// their way to the peer's. They are given back when the peer has ended its end (asked through another device, or by
+/// the lane's next connection) or no packet lives any more, so that any path may take them.
 struct Fence {
     std::uint32_t pair = 0;  ///< The Connector's number of what asks the peer; 0: nothing does.
     Lane* lane = nullptr;    ///< Of a path that is open.
@@ -54,7 +57,8 @@ struct Fence {
     Status cause;
     bool retryable = true;
     std::uint64_t incident = 0;
-    TimePoint deadline = kForever;
+    TimePoint deadline = kForever;  ///< No packet lives any more: they are fenced.
+    TimePoint give_up = kForever;   ///< Of what its owner reset: given back without a fence. A task's end has a bound.
 };
 
 /// One queue pair's worth of a path: the requests that wait for it, those posted on it, and where it is in its life.
@@ -82,6 +86,7 @@ struct Lane {
 
     ibv_qp* qp = nullptr;
     std::size_t remote_device = 0;  ///< Index in the peer's descriptor.
+    std::string peer_device;        ///< Its name, also of the last pair when there is none now; empty: none was up yet.
     std::uint32_t segments = 1;
     std::uint32_t inlined = 0;
     SendQueue queue{1};
@@ -92,14 +97,18 @@ struct Lane {
 
     std::uint64_t incident = 0;  ///< Of the last loss; see Failure.
     Status cause;                ///< Draining, Ending: why; the first one that was known.
-    bool lost = true;  ///< Draining, Ending: the way broke; no reset, refused request, or idle pair that was closed.
+    bool lost = true;    ///< Draining, Ending: the way broke; no reset, refused request, or idle pair that was closed.
+    bool reset = false;  ///< Draining, Ending: the owner reset or closed the path, and waits for its end.
     bool retryable = true;          ///< Draining, Ending: what becomes of the requests but for the culprit.
     TimePoint deadline = kForever;  ///< Of Draining and Ending.
     TimePoint retry_at{};           ///< Idle: no attempt before.
     BackOff back_off;
+    std::uint32_t attempts = 0;           ///< To connect, since it was up.
     TimePoint used_at{};                  ///< Up: when work was posted last, or it came up.
     bool evicted = false;                 ///< Draining, Ending: to make room for another.
     TimePoint roomless_since = kForever;  ///< Idle with work: no pair may be made for want of room.
+    std::uint32_t owed = 0;               ///< Places in the completion queue that its pair's end will give back.
+    std::uint32_t fences = 0;             ///< Of its writes, that wait.
     bool is_listed = false;               ///< On the Nic's list of lanes with something to send.
 };
 

@@ -23,6 +23,24 @@ std::uint64_t ticketOf(const Greeting& greeting) {
     return greeting.attempt << kWayBits | std::uint64_t{greeting.candidate} << kMtuBits | mtuNumber(greeting.mtu);
 }
 
+/// What stands there, up to a zero. rdma_cm pads with them.
+std::span<const std::byte> textAt(std::span<const std::byte> bytes, std::size_t from) {
+    if (bytes.size() <= from) return {};
+    const auto rest = bytes.subspan(from, std::min(bytes.size() - from, kMaxAnswerText));
+    const auto end = std::find(rest.begin(), rest.end(), std::byte{0});
+    return rest.first(static_cast<std::size_t>(end - rest.begin()));
+}
+
+/// For a log; it may be anybody's.
+std::string readable(std::span<const std::byte> text) {
+    std::string result;
+    for (const std::byte each : text) {
+        const char c = static_cast<char>(each);
+        result += c >= ' ' && c <= '~' ? c : '?';
+    }
+    return result;
+}
+
 }  // namespace
 
 Result<std::array<std::byte, kGreetingBytes>> sealGreeting(const Greeting& greeting,
@@ -85,10 +103,13 @@ Result<Greeting> openGreeting(std::span<const std::byte> bytes, const std::share
 std::vector<std::byte> sealAnswer(const Answer& answer, std::span<const std::byte> greeting, bool proven,
                                   const std::shared_ptr<const ClusterAuth>& auth) {
     const auto plain = encode(answer);
+    const auto text = std::as_bytes(std::span(answer.text)).first(std::min(answer.text.size(), kMaxAnswerText));
     std::vector<std::byte> bytes(plain.begin(), plain.end());
-    if (!proven || !hasKey(auth) || greeting.size() < kGreetingBytes) return bytes;
-    const Proof proof = auth->prove(AuthRole::Responder, kProtocol, {greeting.first(kGreetingBytes), plain});
-    bytes.insert(bytes.end(), proof.begin(), proof.end());
+    if (proven && hasKey(auth) && greeting.size() >= kGreetingBytes) {
+        const Proof proof = auth->prove(AuthRole::Responder, kProtocol, {greeting.first(kGreetingBytes), plain, text});
+        bytes.insert(bytes.end(), proof.begin(), proof.end());
+    }
+    bytes.insert(bytes.end(), text.begin(), text.end());
     return bytes;
 }
 
@@ -97,11 +118,17 @@ Result<Answer> openAnswer(std::span<const std::byte> bytes, std::span<const std:
     auto answer = decodeAnswer(bytes);
     if (!answer) return answer;
     const bool refused = answer->code == Code::AccessDenied;
-    if (!hasKey(auth)) return refused ? Result<Answer>(needsKey("the peer")) : answer;
+    if (!hasKey(auth)) {
+        if (refused) return needsKey("the peer");
+        answer->text = readable(textAt(bytes, kAnswerBytes));
+        return answer;
+    }
+    const auto text = textAt(bytes, kAnswerBytes + kProofBytes);
     if (bytes.size() >= kAnswerBytes + kProofBytes &&
-        auth->accepts(AuthRole::Responder, kProtocol, {greeting, bytes.first(kAnswerBytes)},
+        auth->accepts(AuthRole::Responder, kProtocol, {greeting, bytes.first(kAnswerBytes), text},
                       bytes.subspan(kAnswerBytes, kProofBytes))) {
         auth->countAccepted();
+        answer->text = readable(text);
         return answer;
     }
     auth->count(refused ? AuthRefusal::NoProof : AuthRefusal::WrongProof);

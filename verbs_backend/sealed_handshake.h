@@ -23,8 +23,9 @@ namespace troupe::verbs {
 ///
 /// It proves that the initiator had the key when it made it, for this target and this lane. (initiator, Nic, lane,
 /// attempt, candidate) occurs once and grows, so a target refuses what it has seen (SeenGreetings); a fence may come
-/// again, it ends what has ended. The answer is that of handshake.h, and then 32 bytes of proof over the greeting and
-/// the answer: fresh, as the greeting is.
+/// again, it ends what has ended. The answer is that of handshake.h, and then 32 bytes of proof over the greeting, the
+/// answer and its text: fresh, as the greeting is. With a key or without, a refusal ends with that text: up to 52 bytes
+/// for people, ended by a zero or the end.
 
 /// As encode(Greeting) without a key. InvalidArgument: a number that finds no room (Nic or lane above 65,535, attempt
 /// of 2^48 or more).

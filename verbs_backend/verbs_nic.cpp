@@ -109,6 +109,7 @@ Result<PathId> VerbsNic::openPath(std::shared_ptr<const Peer> peer) {
     path->state->id = path->id;
     path->block = block;
     const std::uint32_t lanes = std::max(config_.rdma_lanes, 1u);
+    path->state->lanes = lanes;
     for (std::uint32_t i = 0; i < lanes; ++i) {
         path->lanes.push_back(std::make_unique<Lane>(path->state, block * lanes + i));
         // Connected before there is work, so that the first request does not wait for it.
@@ -157,9 +158,15 @@ void VerbsNic::closePath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     const TimePoint now = Clock::now();
-    abandonFences(*path->state, cause, false);
+    // Of a process that is gone nobody waits for an answer.
+    const bool is_gone = cause.code() == Code::PeerDown || cause.code() == Code::StaleIncarnation;
+    if (is_gone)
+        abandonFences(*path->state, cause);
+    else
+        boundFences(*path->state, cause, false, now);
     for (auto& lane : path->lanes) {
         lane->orphan = true;
+        lane->reset = !is_gone;
         failWaiting(*lane, cause, false);
         if (lane->step == Lane::Step::Up) beginDrain(*lane, cause, false, now, true);
         if (lane->step == Lane::Step::Draining || lane->step == Lane::Step::Ending) {
@@ -168,7 +175,7 @@ void VerbsNic::closePath(PathId id, const Status& cause) {
         }
         if (lane->step == Lane::Step::Connecting) beginEnd(*lane, now);
         forget(*lane);
-        if (lane->step != Lane::Step::Idle) orphans_.push_back(std::move(lane));
+        if (lane->step != Lane::Step::Idle || lane->fences != 0) orphans_.push_back(std::move(lane));
     }
     paths_[id & 0xffff].reset();
 }
@@ -177,14 +184,14 @@ void VerbsNic::resetPath(PathId id, const Status& cause) {
     Path* path = find(id);
     if (!path) return;
     const TimePoint now = Clock::now();
-    // A deadline does not wait for the peer.
-    abandonFences(*path->state, cause, true);
+    boundFences(*path->state, cause, true, now);
     for (const auto& lane : path->lanes) {
         lane->incident = ++incidents_;
         failWaiting(*lane, cause, true);
         // A pair with nothing on it has nothing to end.
         if (lane->step == Lane::Step::Up && lane->queue.idle()) continue;
         lane->lost = false;
+        lane->reset = true;
         if (lane->step == Lane::Step::Up) beginDrain(*lane, cause, true, now, true);
     }
 }
@@ -274,13 +281,12 @@ void VerbsNic::accountFor(Lane& lane) {
     if (lane.remote_device < devices.size()) lane.path->carried[devices[lane.remote_device].name].add(carried);
 }
 
+/// Both devices: also while there is no pair, of the last one or of what is tried first.
 std::string VerbsNic::describe(const Lane& lane) const {
-    const Peer& peer = lane.path->keys.peer();
-    const auto& devices = peer.desc->devices;
-    const std::string device = lane.pair != 0 && lane.qp != nullptr && lane.remote_device < devices.size()
-                                   ? " device " + devices[lane.remote_device].name
-                                   : "";
-    return "segment '" + peer.name + "'" + device + " through " + info_.name;
+    std::string device = lane.peer_device;
+    if (device.empty() && !lane.path->candidates.empty()) device = lane.path->candidates.front().device;
+    return "segment '" + lane.path->keys.peer().name + "'" + (device.empty() ? "" : " device " + device) + " through " +
+           info_.name;
 }
 
 }  // namespace troupe::verbs

@@ -86,6 +86,7 @@ class VerbsNic final : public Nic {
 
     // verbs_nic_life.cpp: what becomes of lanes
     void order(Lane& lane, TimePoint now);
+    static void preferKnown(Lane& lane, Connector::Order& wanted);
     void onEvent(PairEvent& event, TimePoint now);
     void onPort(const PairEvent& event, TimePoint now);
     void onPortChanged();
@@ -109,7 +110,10 @@ class VerbsNic final : public Nic {
     bool fence(Lane& lane, std::vector<WorkRequest>& writes);
     std::uint32_t askToFence(const Lane& lane);
     void endFences(const std::function<bool(const Fence&)>& which, bool fenced);
-    void abandonFences(const PathState& path, const Status& cause, bool retryable);
+    void boundFences(const PathState& path, const Status& cause, bool retryable, TimePoint now);
+    void forgetOrphans();
+    void giveUpFences(TimePoint now);
+    void abandonFences(const PathState& path, const Status& cause);
 
     // verbs_nic_room.cpp: pairs that are not used
     bool hasRoomFor(Lane& lane, TimePoint now);
@@ -155,7 +159,9 @@ class VerbsNic final : public Nic {
     std::vector<Lane*> ready_;  ///< With something to send or to connect for.
     std::vector<Failure> failures_;
     std::vector<PathChange> changes_;
-    std::set<std::uint32_t> doubtful_;   ///< Pairs with which requests went that were not proven to have ended.
+    /// Pairs that could not be destroyed: with them went requests that were not proven to have ended, or places in the
+    /// completion queue. How many of those.
+    std::map<std::uint32_t, std::uint32_t> doubtful_;
     std::vector<std::uint64_t> proven_;  ///< Of those, that are gone now; for the next poll to tell.
     std::vector<Fence> fences_;
     std::uint64_t incidents_ = 0;  ///< Losses so far.
@@ -168,6 +174,7 @@ class VerbsNic final : public Nic {
     std::uint64_t port_incident_ = 0;
     bool armed_ = false;
     std::uint32_t queue_room_ = 0;  ///< Completions that the queue can still take.
+    std::uint32_t queue_owed_ = 0;  ///< Besides, once what is in it now is polled: of pairs that are gone.
     bool starved_ = false;          ///< A lane waits for that room.
     TimePoint next_deadline_ = kForever;
     std::uint64_t strange_ = 0;  ///< Completions of nothing that is outstanding.

@@ -1,4 +1,4 @@
-// VerbsNic: writes that were lost with a queue pair, and how another path may take them.
+// VerbsNic: writes that ended with a queue pair before they were done, and how another path may take them.
 //
 // A pair in the error state sends nothing more, and when every completion is counted or it is destroyed, the own memory
 // is free. But what it sent may still be in a switch, and the target's pair, which knows of nothing, would apply it:
@@ -13,18 +13,28 @@
 
 namespace troupe::verbs {
 
-/// Takes `writes` and gives them back when they are fenced off. False: their own path is to try again, at once.
+namespace {
+
+/// How long the end of a reset waits for a peer that does not answer, as over TCP: a task's end must not wait for ever.
+constexpr std::chrono::seconds kResetBound{1};
+
+}  // namespace
+
+/// Takes `writes` and gives them back when they are fenced off. False: nobody waits for that.
 bool VerbsNic::fence(Lane& lane, std::vector<WorkRequest>& writes) {
-    // What its owner reset is made good by the same path; who closes a path sends nothing again.
-    if (lane.orphan || !lane.lost || lane.pair == 0) return false;
+    if (lane.pair == 0) return false;
+    const TimePoint now = Clock::now();
     Fence entry;
     entry.lane = &lane;
     entry.writes = std::move(writes);
     entry.cause = lane.cause;
+    entry.retryable = lane.retryable;
     entry.incident = lane.incident;
-    entry.deadline = saturatedAdd(Clock::now(), config_.rdma_packet_lifetime);
+    entry.deadline = saturatedAdd(now, config_.rdma_packet_lifetime);
+    if (lane.reset) entry.give_up = now + kResetBound;
     entry.pair = askToFence(lane);
-    watchTimer(entry.deadline);
+    watchTimer(std::min(entry.deadline, entry.give_up));
+    ++lane.fences;
     fences_.push_back(std::move(entry));
     return true;
 }
@@ -64,6 +74,7 @@ void VerbsNic::endFences(const std::function<bool(const Fence&)>& which, bool fe
         if (!which(entry)) return false;
         // Where it has an answer, it is gone already.
         if (entry.pair != 0) shared_.connector->destroy(entry.pair);
+        --entry.lane->fences;
         for (const WorkRequest& request : entry.writes) {
             finish(*entry.lane, request);
             failures_.push_back({request, entry.cause, entry.retryable, true, fenced, entry.incident});
@@ -72,15 +83,38 @@ void VerbsNic::endFences(const std::function<bool(const Fence&)>& which, bool fe
     });
 }
 
-/// Nobody waits for those of this path any more: its owner resets or closes it.
-void VerbsNic::abandonFences(const PathState& path, const Status& cause, bool retryable) {
+/// The owner resets or closes the path, and waits no longer than for what is posted.
+void VerbsNic::boundFences(const PathState& path, const Status& cause, bool retryable, TimePoint now) {
     for (Fence& entry : fences_) {
         if (entry.lane->path.get() != &path) continue;
         entry.cause = cause;
         entry.retryable = retryable;
-        entry.deadline = TimePoint::min();
+        entry.give_up = std::min(entry.give_up, now + kResetBound);
+        watchTimer(entry.give_up);
     }
-    endFences([](const Fence& entry) { return entry.deadline == TimePoint::min(); }, false);
+}
+
+/// Gives back what has waited as long as its owner does, although something of it may still be on its way.
+void VerbsNic::giveUpFences(TimePoint now) {
+    const auto is_over = [now](const Fence& entry) { return entry.give_up <= now; };
+    for (Fence& entry : fences_) {
+        if (!is_over(entry)) continue;
+        entry.cause = {entry.cause.code(), entry.cause.message() + "; what was sent of it may still arrive there"};
+        // The lane's own next connection ends the last one before anything else is sent; that of another lane does not.
+        entry.retryable = entry.retryable && entry.lane->path->lanes == 1;
+    }
+    endFences(is_over, false);
+}
+
+/// The peer of this path is gone.
+void VerbsNic::abandonFences(const PathState& path, const Status& cause) {
+    const auto is_of_it = [&path](const Fence& entry) { return entry.lane->path.get() == &path; };
+    for (Fence& entry : fences_) {
+        if (!is_of_it(entry)) continue;
+        entry.cause = cause;
+        entry.retryable = false;
+    }
+    endFences(is_of_it, false);
 }
 
 }  // namespace troupe::verbs

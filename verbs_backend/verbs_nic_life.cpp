@@ -13,6 +13,8 @@ namespace {
 
 /// The Connector's thread may be busy with other pairs; after this a pair that is to be destroyed counts as stuck.
 constexpr std::chrono::seconds kEndPatience{2};
+/// Of the attempts to connect a path that was lost, each so many-th tries all ways, the others the one that worked.
+constexpr std::uint32_t kAllWaysEvery = 2;
 
 }  // namespace
 
@@ -33,6 +35,7 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
     wanted.greeting.nic = static_cast<std::uint32_t>(index_);
     wanted.greeting.lane = lane.number;
     wanted.candidates = lane.path->candidates;
+    preferKnown(lane, wanted);
     wanted.peer = "segment '" + lane.path->keys.peer().name + "'";
     wanted.peer_index = lane.path->keys.peer().index;
     lane.step = Lane::Step::Connecting;
@@ -40,12 +43,35 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
     lane_of_pair_[lane.pair] = &lane;
 }
 
+/// The way that worked before is tried first, and mostly alone: one to another rail costs its share of connect_timeout
+/// before it is known that nobody answers there.
+void VerbsNic::preferKnown(Lane& lane, Connector::Order& wanted) {
+    auto& ways = wanted.candidates;
+    const auto known = std::find_if(ways.begin(), ways.end(),
+                                    [&](const Connector::Candidate& way) { return way.device == lane.path->worked; });
+    if (known == ways.end()) return;
+    std::rotate(ways.begin(), known, known + 1);
+    Connector::Candidate first = ways.front();
+    first.by_exchange = first.by_exchange || lane.path->worked_by_exchange;
+    if (++lane.attempts % kAllWaysEvery == 0) {
+        // A port that is deaf to rdma_cm stays so; where it is not any more, the next one may be by that again.
+        if (first.by_exchange != ways.front().by_exchange) ways.insert(ways.begin(), std::move(first));
+        return;
+    }
+    wanted.ways = ways.size();
+    ways.assign(1, std::move(first));
+}
+
 void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
     switch (event.kind) {
         case PairEvent::Kind::PortDown:
         case PairEvent::Kind::PortUp: return onPort(event, now);
         case PairEvent::Kind::PortChanged: return onPortChanged();
-        case PairEvent::Kind::QueueLost: queue_lost_ = true; return;
+        case PairEvent::Kind::QueueLost:
+            queue_lost_ = true;
+            // Of a device that is gone its descriptor would wake the loop for ever.
+            static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, queue_->channel()->fd, nullptr));
+            return;
         case PairEvent::Kind::QueueMade: return onQueue(std::move(event.queue));
         default: break;
     }
@@ -56,8 +82,13 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
             if (each.pair == event.pair) each.pair = 0;
         return;
     }
-    if (event.kind == PairEvent::Kind::Destroyed && event.status && doubtful_.erase(event.pair) != 0)
-        proven_.push_back(event.pair);
+    if (event.kind == PairEvent::Kind::Destroyed && event.status) {
+        if (const auto doubt = doubtful_.find(event.pair); doubt != doubtful_.end()) {
+            queue_owed_ += doubt->second;
+            doubtful_.erase(doubt);
+            proven_.push_back(event.pair);
+        }
+    }
     Lane* lane = laneOf(event.pair);
     if (lane == nullptr) return;
     switch (event.kind) {
@@ -98,6 +129,7 @@ void VerbsNic::onPort(const PairEvent& event, TimePoint now) {
             }
             // What was held against the path was the port's fault. It is connected before there is work.
             lane->back_off.forget();
+            lane->attempts = 0;
             lane->retry_at = now;
             enlist(*lane);
         }
@@ -148,6 +180,7 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     closeIfUnused(lane, now);
     lane.qp = event.qp;
     lane.remote_device = static_cast<std::size_t>(named - devices.begin());
+    lane.peer_device = event.device;
     lane.segments = event.segments;
     lane.inlined = event.inlined;
     lane.queue = SendQueue(event.depth);
@@ -155,6 +188,10 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.cause = {};
     lane.retryable = true;
     lane.lost = true;
+    lane.reset = false;
+    lane.attempts = 0;
+    lane.path->worked = event.device;
+    lane.path->worked_by_exchange = event.by_exchange;
     ++lane.path->lanes_up;
     resume(*lane.path);
     // The peer has ended the lane's earlier connections before it answered this one.
@@ -187,6 +224,11 @@ void VerbsNic::beginEnd(Lane& lane, TimePoint now) {
 /// The pair is gone. `proof`: Ok when the device can no longer touch anything because of it.
 void VerbsNic::ended(Lane& lane, const Status& proof) {
     if (lane.queue.holdsRequests() || !lane.queue.idle()) failPosted(lane, proof.isOk());
+    const std::uint32_t owed = std::exchange(lane.owed, 0);
+    if (proof.isOk())
+        queue_owed_ += owed;
+    else if (owed != 0)
+        doubtful_[lane.pair] += owed;
     accountFor(lane);
     lane_of_pair_.erase(lane.pair);
     last_lane_ = nullptr;
@@ -199,8 +241,8 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     // Somebody may wait for its place.
     watchTimer(TimePoint::min());
     if (lane.orphan) return forget(lane);
-    // A path that was lost is looked after before anybody sends work there.
-    if (!lane.waiting.empty() || !lane.path->usable) enlist(lane);
+    // A path that was lost is looked after before anybody sends work there; and to connect is a fence.
+    if (!lane.waiting.empty() || !lane.path->usable || lane.fences != 0) enlist(lane);
 }
 
 void VerbsNic::strike(Lane& lane, TimePoint now) {
@@ -230,21 +272,22 @@ void VerbsNic::failWaiting(Lane& lane, const Status& cause, bool retryable) {
 
 /// Everything posted on the lane ends now, with what is known.
 void VerbsNic::failPosted(Lane& lane, bool quiesced) {
-    queue_room_ += lane.queue.outstanding();
+    // Completions of them may come as long as the pair is there.
+    lane.owed += lane.queue.outstanding();
     std::vector<WorkRequest> writes;
-    if (!quiesced && lane.queue.holdsRequests()) doubtful_.insert(lane.pair);
+    if (!quiesced && lane.queue.holdsRequests()) doubtful_.try_emplace(lane.pair, 0u);
     lane.queue.drain([&](const WorkRequest& request, bool is_culprit) {
         // Only a refusal of the request itself makes it final; the others on the pair are bystanders.
         const bool refused =
             is_culprit && (lane.cause.code() == Code::AccessDenied || lane.cause.code() == Code::AddressNotRegistered ||
                            lane.cause.code() == Code::InvalidArgument);
-        if (quiesced && lane.retryable && !refused && request.opcode == Opcode::Write)
+        if (quiesced && (lane.retryable || lane.reset) && !refused && request.opcode == Opcode::Write)
             writes.push_back(request);
         else
             fail(lane, {request, lane.cause, lane.retryable && !refused, quiesced, false, 0, quiesced ? 0 : lane.pair});
     });
     if (writes.empty() || fence(lane, writes)) return;
-    for (const WorkRequest& request : writes) fail(lane, {request, lane.cause, true, true});
+    for (const WorkRequest& request : writes) fail(lane, {request, lane.cause, lane.retryable, true});
 }
 
 void VerbsNic::finish(Lane& lane, const WorkRequest& request) {
@@ -267,7 +310,8 @@ void VerbsNic::forget(Lane& lane) {
 void VerbsNic::runTimers(TimePoint now) {
     next_deadline_ = kForever;
     const auto look = [&](Lane& lane) {
-        if (lane.step == Lane::Step::Idle && (!lane.waiting.empty() || !lane.path->usable) && !lane.orphan)
+        if (lane.step == Lane::Step::Idle && !lane.orphan &&
+            (!lane.waiting.empty() || !lane.path->usable || lane.fences != 0))
             enlist(lane);
         if (lane.waiting.empty()) lane.roomless_since = kForever;
         closeIfUnused(lane, now);
@@ -291,8 +335,14 @@ void VerbsNic::runTimers(TimePoint now) {
             for (const auto& lane : path->lanes) look(*lane);
     for (const auto& lane : orphans_) look(*lane);
     endFences([&](const Fence& each) { return each.deadline <= now; }, true);
-    for (const Fence& each : fences_) watchTimer(each.deadline);
-    std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
+    giveUpFences(now);
+    for (const Fence& each : fences_) watchTimer(std::min(each.deadline, each.give_up));
+    forgetOrphans();
+}
+
+/// Lanes of paths that are closed, which have come to their end.
+void VerbsNic::forgetOrphans() {
+    std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle && lane->fences == 0; });
 }
 
 }  // namespace troupe::verbs

@@ -88,13 +88,14 @@ bool VerbsNic::takeMail(TimePoint now) {
     events_.clear();
     if (!mailbox_->take(events_)) return false;
     for (PairEvent& event : events_) onEvent(event, now);
-    std::erase_if(orphans_, [](const auto& lane) { return lane->step == Lane::Step::Idle; });
+    forgetOrphans();
     return true;
 }
 
 bool VerbsNic::pollCompletions(TimePoint now, Sweep& sweep) {
     bool moved = false;
     for (int i = 0; i < kPollsPerPass && !queue_lost_; ++i) {
+        const std::uint32_t owed = queue_owed_;
         const int count = device_->api().pollCq(queue_->get(), completions_);
         if (count < 0) {
             loseQueue();
@@ -102,7 +103,12 @@ bool VerbsNic::pollCompletions(TimePoint now, Sweep& sweep) {
         }
         for (int at = 0; at < count; ++at) onCompletion(completions_[static_cast<std::size_t>(at)], now, sweep);
         moved = moved || count > 0;
-        if (count < static_cast<int>(completions_.size())) break;
+        if (count == static_cast<int>(completions_.size())) continue;
+        // It was empty just now: of pairs that were gone before, nothing is in it any more.
+        queue_owed_ -= owed;
+        queue_room_ += owed;
+        moved = moved || owed != 0;
+        break;
     }
     if (starved_ && moved) feedStarved();
     return moved;

@@ -478,12 +478,15 @@ TEST(TopoCommand, RanksTheDevicesOfAnotherMachineWithReasons) {
     ASSERT_EQ(text.code, 0) << text.err;
     EXPECT_THAT(text.out, HasSubstr("not used: mlx5_2: no port is active"));
     EXPECT_THAT(text.out, HasSubstr("not used: mlx5_3: no file in /dev/infiniband"));
+    EXPECT_THAT(text.out, HasSubstr("for one request at cpu:0: mlx5_0: preferred for cpu:0; the first by name\n"));
     const auto outcome = topoOf(tree, {"--json"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const auto json = outcome.json();
     EXPECT_EQ(json["origin"], "RDMA devices");
     EXPECT_EQ(json["priority_matrix"]["cpu:0"].dump(), R"([["mlx5_0","mlx5_1"],[]])");
     EXPECT_THAT(json["reasons"]["cpu:1"]["mlx5_0"].get<std::string>(), HasSubstr("another node"));
+    EXPECT_EQ(json["choice"]["cpu:0"]["device"], "mlx5_0");
+    EXPECT_EQ(json["choice"]["cpu:0"]["reason"], "preferred for cpu:0; the first by name");
     EXPECT_EQ(json["devices"].size(), 4u);
     EXPECT_EQ(json["gpus"].size(), 2u);
     EXPECT_THAT(json["left_out"]["mlx5_2"].get<std::string>(), HasSubstr("no port is active"));

@@ -25,7 +25,7 @@ std::string pageOf(const std::string& command) {
 
 /// The names of all fields, in whatever they lie; not of those whose names are devices, locations, codes or events.
 void collect(const nlohmann::json& json, std::set<std::string>& names) {
-    static const std::set<std::string> kMaps = {"priority_matrix", "reasons", "left_out", "failed", "counts"};
+    static const std::set<std::string> kMaps = {"priority_matrix", "reasons", "choice", "left_out", "failed", "counts"};
     if (json.is_array())
         for (const auto& each : json) collect(each, names);
     if (!json.is_object()) return;

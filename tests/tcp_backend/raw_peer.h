@@ -113,6 +113,9 @@ class Proxy {
     }
     std::uint16_t port() const { return SocketAddress::local(listener_.get())->port(); }
 
+    /// New connections are refused from now on, as by a firewall; the one that there is stays.
+    void reject() { listener_.reset(); }
+
     void pump() {
         UniqueFd accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (accepted) {

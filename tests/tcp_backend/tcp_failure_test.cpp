@@ -119,6 +119,31 @@ TEST(TcpFailure, AWriteToATargetThatStandsStillIsGivenBackUnfencedAfterABound) {
     EXPECT_EQ(half.target, newer);
 }
 
+TEST(TcpFailure, ARefusedConnectionDoesNotProveThatTheTargetIsGone) {
+    Pair pair;
+    std::vector<char> source(8u << 20, 'x');
+    std::vector<char> target(source.size());
+    pair.b.registerMemory(target.data(), target.size());
+    Proxy proxy(pair.b.asPeer()->desc->lane_ports[0]);
+    pair.path = *pair.a.nic->openPath(at(pair.b.asPeer(), proxy.port()));
+    const auto large = write(source.data(), target.data(), source.size());
+    ASSERT_EQ(pair.a.nic->post(pair.path, {&large, 1}), 1u);
+    // The target greets, and then stands still with a part of it in its socket.
+    const ByteRange range{reinterpret_cast<std::uint64_t>(target.data()), target.size()};
+    ASSERT_TRUE(pair.pump([&] {
+        proxy.pump();
+        return pair.b.nic->servesPeerIn(range);
+    }));
+    proxy.reject();
+    pair.a.nic->resetPath(pair.path, {Code::Canceled, "enough"});
+    const auto limit = Clock::now() + std::chrono::seconds(60);
+    while (pair.ended() == 0 && Clock::now() < limit) pair.a.poll();
+    ASSERT_EQ(pair.ended(), 1u);
+    EXPECT_FALSE(pair.failure().fenced);
+    EXPECT_NE(pair.failure().cause.message().find("may still arrive"), std::string::npos)
+        << pair.failure().cause.toString();
+}
+
 TEST(TcpFailure, WhatOneLossTakesIsOneIncidentHoweverLateItIsGivenBack) {
     constexpr std::size_t kCount = 64;  // Of a MiB each: more than the sockets hold.
     Config config;

@@ -127,8 +127,10 @@ TEST(VerbsVmFailover, WorkGoesOnOverTheOtherLinkAndComesBackToTheFirst) {
             expectCompleted(runBatch(*engines.a, {engines.request(Opcode::Write, 0, 4u << 20)}), 4u << 20);
             return sentBy(link) > returned + (1u << 20);
         }));
-        // Soft-RoCE may have lost the port's queue pair of connection messages (docs/rdma.md).
-        if (testing::Test::HasFailure()) static_cast<void>(std::system("rdma resource show qp | grep GSI"));
+        if (testing::Test::HasFailure())
+            std::printf(
+                "Whether a port is deaf to connections (docs/rdma.md) shows with VM_TEST_LOG=debug: then one end "
+                "says 'no answer to the connection request' each time, and the other 'serves Nic 0 lane 0'.\n");
         if (traffic.moved == 0) continue;
         std::printf("round %d: %zu tasks moved; 1 MiB by the link %lld ms after it was active\n%s\n", round++,
                     traffic.moved, millisecondsSince(active), traffic.story.c_str());

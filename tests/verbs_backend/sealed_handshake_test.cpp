@@ -131,6 +131,29 @@ TEST(SealedHandshake, AGreetingIsNewOnce) {
     }
 }
 
+TEST(SealedHandshake, ARefusalSaysWhyAndTheProofCoversIt) {
+    const std::string why = "it has 512 of them already (peer.rdma_connections)";
+    for (const auto& auth : {authOf("k"), std::shared_ptr<const ClusterAuth>()}) {
+        const auto greeting = *sealGreeting(sample(), auth);
+        Answer answer{Code::CapacityExceeded, sample().target, 0, "", why};
+        auto bytes = sealAnswer(answer, greeting, true, auth);
+        ASSERT_LE(bytes.size(), 148u);
+        bytes.resize(148);
+        auto opened = openAnswer(bytes, greeting, auth);
+        ASSERT_TRUE(opened) << opened.status().toString();
+        EXPECT_EQ(opened->text, why);
+        answer.text = std::string(1000, 'x');
+        EXPECT_EQ(openAnswer(sealAnswer(answer, greeting, true, auth), greeting, auth)->text.size(), kMaxAnswerText);
+        if (auth) {
+            bytes[kAnswerBytes + kProofBytes + 3] ^= std::byte{1};
+            EXPECT_EQ(openAnswer(bytes, greeting, auth).status().code(), Code::AccessDenied);
+        } else {
+            bytes[kAnswerBytes] = std::byte{7};
+            EXPECT_EQ(openAnswer(bytes, greeting, auth)->text.front(), '?');
+        }
+    }
+}
+
 TEST(SealedHandshake, RandomBytesNeverPass) {
     const auto auth = authOf("k");
     std::mt19937 random(1);
@@ -196,6 +219,27 @@ TEST(SealedConnection, OtherAndMissingKeysAreRefusedAtBothEnds) {
         EXPECT_THAT(between.status.message(), HasSubstr("cluster key"));
         EXPECT_GE(between.b.auth->counts().of(why), 1u);
         EXPECT_NE(between.from, between.to);
+    }
+}
+
+TEST(SealedConnection, ATransportThatIsInstalledAnewIsLetInAtOnce) {
+    // The peer remembers what it has seen of the incarnation; without a key it is a pair whose end it did not hear of.
+    for (const char* key : {"k", ""}) {
+        SCOPED_TRACE(key);
+        Between between(key, key);
+        ASSERT_TRUE(between.status) << between.status.toString();
+        between.soft->loseGoodbyes();
+        Node& a = between.a;
+        a.end();
+        a.install();
+        ASSERT_TRUE(a.registerMemory(between.from.data(), between.from.size()));
+        std::fill(between.to.begin(), between.to.end(), 'x');
+        a.sweep.clear();
+        const auto path = a.nics.front()->openPath(between.b.asPeer());
+        ASSERT_TRUE(path) << path.status().toString();
+        run(a, *a.nics.front(), *path, {write(between.from.data(), between.to.data(), between.from.size())});
+        EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+        EXPECT_EQ(between.from, between.to);
     }
 }
 

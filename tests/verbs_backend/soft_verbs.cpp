@@ -113,6 +113,11 @@ void SoftVerbs::cutRoute(const std::string& device, std::uint32_t gid_index) {
     find(device)->cut.push_back(gid_index);
 }
 
+void SoftVerbs::setSearchTime(std::chrono::milliseconds time) {
+    const std::lock_guard lock(mutex_);
+    search_time_ = time;
+}
+
 std::size_t SoftVerbs::pairsOn(const std::string& device) const {
     const std::lock_guard lock(mutex_);
     return static_cast<std::size_t>(std::count_if(pairs_.begin(), pairs_.end(), [&](const auto& entry) {
@@ -133,6 +138,31 @@ ibv_qp_attr SoftVerbs::lastRoute(const std::string& device) const {
     return find(device)->last_route;
 }
 
+ibv_qp_attr SoftVerbs::lastReady(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return find(device)->last_ready;
+}
+
+int SoftVerbs::lastAccess() const {
+    const std::lock_guard lock(mutex_);
+    return last_access_;
+}
+
+std::size_t SoftVerbs::lists() const {
+    const std::lock_guard lock(mutex_);
+    return lists_;
+}
+
+void SoftVerbs::completeWith(ibv_wc_status status) {
+    const std::lock_guard lock(mutex_);
+    next_status_ = status;
+}
+
+std::size_t SoftVerbs::requestsTo(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return find(device)->requests;
+}
+
 std::vector<int> SoftVerbs::dmabufs() const {
     const std::lock_guard lock(mutex_);
     return dmabufs_;
@@ -148,7 +178,12 @@ void SoftVerbs::fail(const std::string& call, int error, int count, int skip) {
     faults_[call] = {error, count, skip};
 }
 
-int SoftVerbs::fault(const char* call) {
+int SoftVerbs::fault(const std::string& call, const ibv_context* context) {
+    if (const int error = fault(call)) return error;
+    return fault(call + " " + static_cast<const Context*>(context)->hardware->name);
+}
+
+int SoftVerbs::fault(const std::string& call) {
     const auto found = faults_.find(call);
     if (found == faults_.end()) return 0;
     if (found->second.skip > 0) {
@@ -184,9 +219,21 @@ void SoftVerbs::setReads(const std::string& device, int reads) {
         if (hardware->name == device) hardware->reads = reads;
 }
 
+void SoftVerbs::deafen(const std::string& device) {
+    const std::lock_guard lock(mutex_);
+    for (Port& port : find(device)->ports) port.deaf = true;
+}
+
+void SoftVerbs::setPortUntold(const std::string& device, bool up, int stale_answers) {
+    const std::lock_guard lock(mutex_);
+    find(device)->at(1).up = up;
+    find(device)->at(1).stale_answers = stale_answers;
+}
+
 void SoftVerbs::setPort(const std::string& device, bool up, std::uint8_t port) {
     const std::lock_guard lock(mutex_);
     find(device)->at(port).up = up;
+    find(device)->at(port).stale_answers = 0;
     AsyncEvent event;
     event.type = up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR;
     event.port = port;
@@ -212,10 +259,11 @@ void SoftVerbs::raise(const std::string& device, ibv_event_type type, std::uint8
     raise(device, event);
 }
 
-void SoftVerbs::raiseOnPairs(const std::string& device, ibv_event_type type) {
+void SoftVerbs::raiseOnPairs(const std::string& device, ibv_event_type type, bool with_work) {
     const std::lock_guard lock(mutex_);
     for (auto& [key, pair] : pairs_) {
         if (static_cast<Context*>(pair->context)->hardware->name != device || pair->state != IBV_QPS_RTS) continue;
+        if (with_work && pair->waiting.empty()) continue;
         pair->dead = true;
         pair->state = IBV_QPS_ERR;
         AsyncEvent event;

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,12 +38,33 @@ class SoftVerbs final : public VerbsApi {
     ~SoftVerbs() override;
 
     // --- what tests do ---------------------------------------------------------------------------------------------
-    /// The next `count` calls of a function of VerbsApi, after `skip` that succeed, fail with `error`.
+    /// The next `count` calls of a function of VerbsApi, after `skip` that succeed, fail with `error`. "destroyQp s0"
+    /// and "modifyQpToError s0": of that device alone.
     void fail(const std::string& call, int error, int count = 1, int skip = 0);
+    /// The next work request ends so.
+    void completeWith(ibv_wc_status status);
+    /// The next connection request ends in this event of rdma_cm, which stands for a failure.
+    void answerConnect(const std::string& name, int status);
+    /// Every connection of a device hears that it is being removed.
+    void announceRemoval(const std::string& device);
     /// Work that is posted from now on stays where it is until this is called with false, or its pair breaks.
     void hold(bool held);
+    /// From now on what is held of a pair that breaks was on its way already: deliver() hands the WRITEs of it to the
+    /// pairs that they were for, as far as those are still there.
+    void linger() { lingers_ = true; }
+    /// How many of them were applied.
+    std::size_t deliver();
+    /// From now on an end of a connection says nothing to the other one.
+    void loseGoodbyes() { goodbyes_are_lost_ = true; }
     void loseCompletions(int count);
     void repeatCompletions(int count);
+    /// From now on a port that has a connection message to send while it is down never hears another one, as
+    /// Soft-RoCE's.
+    void deafens() { deafens_ = true; }
+    /// A port hears no connection message any more.
+    void deafen(const std::string& device);
+    /// Takes a port down, or up, without the event. So many questions after its state have the answer of before.
+    void setPortUntold(const std::string& device, bool up, int stale_answers = 0);
     /// With the asynchronous event.
     void setPort(const std::string& device, bool up, std::uint8_t port = 1);
     /// From now on the device has two ports. The second one has the addresses 10.9.1.1, 10.9.1.2, ... and fe80::1:1 ...
@@ -66,13 +89,16 @@ class SoftVerbs final : public VerbsApi {
     /// there be destroyed.
     void raise(const std::string& device, ibv_event_type type, std::uint8_t port = 1);
     /// The same of each queue pair there that is ready: they carry nothing more, and nothing is flushed.
-    void raiseOnPairs(const std::string& device, ibv_event_type type);
+    /// `with_work`: only those that hold any.
+    void raiseOnPairs(const std::string& device, ibv_event_type type, bool with_work = false);
     /// The completion queues of a device bring nothing more. `told`: that is an event, and else polling them fails.
     void breakQueues(const std::string& device, bool told);
     static ibv_gid_entry gid(const std::string& address, std::uint32_t index, ibv_gid_type type = IBV_GID_TYPE_ROCE_V2);
     void setMtu(const std::string& device, ibv_mtu mtu);
     /// From now on its ports are InfiniBand's, with this LID.
     void setLid(const std::string& device, std::uint16_t lid);
+    /// How long it takes to find that there is no way from a port to a GID.
+    void setSearchTime(std::chrono::milliseconds time);
     /// No way leads from this GID to anywhere.
     void cutRoute(const std::string& device, std::uint32_t gid_index);
 
@@ -89,6 +115,14 @@ class SoftVerbs final : public VerbsApi {
     /// Connections of a device that both ends know to stand.
     std::size_t connectionsOf(const std::string& device) const;
     ibv_qp_attr lastRoute(const std::string& device) const;
+    /// What the last pair that may send was given.
+    ibv_qp_attr lastReady(const std::string& device) const;
+    /// Rights of the last registration.
+    int lastAccess() const;
+    /// How often work was posted: each time a list of work requests, with one doorbell.
+    std::size_t lists() const;
+    /// Connection requests that were sent to a device.
+    std::size_t requestsTo(const std::string& device) const;
     /// Descriptors of dma-bufs that were registered, one entry for each call.
     std::vector<int> dmabufs() const;
     /// Work requests that brought their data along (inline).
@@ -141,6 +175,8 @@ class SoftVerbs final : public VerbsApi {
   private:
     struct Port {
         bool up = true;
+        bool deaf = false;
+        int stale_answers = 0;
         std::uint16_t lid = 0;
         std::uint16_t pkeys[2] = {0xffff, 0xffff};
     };
@@ -154,6 +190,8 @@ class SoftVerbs final : public VerbsApi {
         int reads = 16;  ///< That it serves or asks for at once.
         std::uint64_t max_mr_size = std::uint64_t{1} << 40;
         ibv_qp_attr last_route{};
+        ibv_qp_attr last_ready{};
+        std::size_t requests = 0;
         bool dead = false;
 
         Port& at(std::size_t port) { return ports.at(port - 1); }
@@ -244,13 +282,15 @@ class SoftVerbs final : public VerbsApi {
         const auto found = map.find(key);
         return found == map.end() ? nullptr : found->second.get();
     }
-    int fault(const char* call);
+    int fault(const std::string& call);
+    int fault(const std::string& call, const ibv_context* context);
     void violate(const std::string& what) { violations_.push_back(what); }
     void execute(Pair& pair);
     ibv_wc_status run(Pair& pair, const Work& work);
     int takeAlong(const ibv_send_wr& work, std::vector<std::byte>& data);
     void complete(Pair& pair, const Work& work, ibv_wc_status status);
     void toError(Pair& pair);
+    void putOnItsWay(const Pair& pair, const Work& work);
     int checkRoute(const Pair& pair, const ibv_qp_attr& attributes);
     ibv_wc_status checkWay(const Pair& pair, const Pair& target) const;
     Hardware* find(const std::string& device) const;
@@ -264,6 +304,7 @@ class SoftVerbs final : public VerbsApi {
                                      const ibv_pd* pd) const;
     void put(CmChannel channel, CmEvent event);
     void endConnection(Id& id);
+    bool sendMessage(const Place& from, const Place& to);
     static void ring(int fd);
 
     mutable std::recursive_mutex mutex_;
@@ -287,6 +328,22 @@ class SoftVerbs final : public VerbsApi {
         int skip = 0;
     };
     std::map<std::string, Fault> faults_;
+    /// In a switch.
+    struct Packet {
+        std::uint32_t to = 0;  ///< Number of the pair.
+        std::uint64_t remote = 0;
+        std::uint32_t rkey = 0;
+        std::vector<std::byte> data;
+    };
+    std::vector<Packet> fabric_;
+    bool lingers_ = false;
+    bool goodbyes_are_lost_ = false;
+    bool deafens_ = false;
+    std::optional<ibv_wc_status> next_status_;
+    std::optional<CmEvent> next_answer_;
+    int last_access_ = 0;
+    std::size_t lists_ = 0;
+    std::chrono::milliseconds search_time_{0};
     std::function<DeviceBytes(int)> dmabuf_exporter_;
     std::function<DeviceBytes(const ByteRange&)> peer_memory_;
     bool unseen_ = false;

@@ -30,6 +30,18 @@ void SoftVerbs::put(CmChannel channel, CmEvent what) {
     ring(found->second->fd.get());
 }
 
+void SoftVerbs::answerConnect(const std::string& name, int status) {
+    const std::lock_guard lock(mutex_);
+    next_answer_ = event(CmEvent::Kind::Failed, 0, name.c_str(), status);
+}
+
+void SoftVerbs::announceRemoval(const std::string& device) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, id] : ids_)
+        if (id.state == CmState::Connected && id.own.hardware != nullptr && id.own.hardware->name == device)
+            put(id.channel, event(CmEvent::Kind::Failed, key, "RDMA_CM_EVENT_DEVICE_REMOVAL"));
+}
+
 CmChannel SoftVerbs::cmOpen() {
     const std::lock_guard lock(mutex_);
     if (fault("cmOpen") != 0) return 0;
@@ -60,6 +72,15 @@ CmId SoftVerbs::cmCreate(CmChannel channel) {
     return key;
 }
 
+/// Whether a connection message arrives; the port that it leaves by may lose its hearing over it.
+bool SoftVerbs::sendMessage(const Place& from, const Place& to) {
+    if (from.hardware == nullptr || to.hardware == nullptr) return false;
+    Port& source = from.hardware->at(from.gid.port_num);
+    if (!source.up && deafens_) source.deaf = true;
+    const Port& there = to.hardware->at(to.gid.port_num);
+    return source.up && there.up && !there.deaf && !from.hardware->dead && !to.hardware->dead;
+}
+
 /// What the other end sees of it.
 void SoftVerbs::endConnection(Id& id) {
     const bool connected = id.state == CmState::Connected || id.state == CmState::Accepted;
@@ -67,7 +88,8 @@ void SoftVerbs::endConnection(Id& id) {
     const bool pending = id.state == CmState::Pending;
     id.state = CmState::Ended;
     const auto other = ids_.find(id.other);
-    if (other == ids_.end() || other->second.state == CmState::Ended) return;
+    if (other == ids_.end() || other->second.state == CmState::Ended || goodbyes_are_lost_) return;
+    if ((pending || connected || asked) && !sendMessage(id.own, id.remote)) return;
     if (pending) put(other->second.channel, event(CmEvent::Kind::Rejected, other->first, "rejected", 28));
     if (connected || asked)
         put(other->second.channel, event(CmEvent::Kind::Disconnected, other->first, "disconnected"));
@@ -78,6 +100,7 @@ void SoftVerbs::cmDestroy(CmId key) {
     const std::lock_guard lock(mutex_);
     const auto found = ids_.find(key);
     if (found == ids_.end()) return violate("cmDestroy twice");
+    if (fault("cmDestroy") != 0) return;
     endConnection(found->second);
     if (const auto channel = event_channels_.find(found->second.channel); channel != event_channels_.end())
         std::erase_if(channel->second->events, [key](const CmEvent& waiting) { return waiting.id == key; });
@@ -140,9 +163,15 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
         return entry.second.state == CmState::Listening && entry.second.port == id.to.port();
     });
     const Place there = find(id.to);
-    if (there.hardware == nullptr || !there.hardware->at(there.gid.port_num).up || there.hardware->dead)
-        return 0;  // Nobody answers.
+    ++there.hardware->requests;
+    if (next_answer_) {
+        next_answer_->id = key;
+        put(id.channel, *std::exchange(next_answer_, std::nullopt));
+        return 0;
+    }
+    if (!sendMessage(id.own, there)) return 0;  // Nobody answers.
     if (listener == ids_.end()) {
+        if (!sendMessage(there, id.own)) return 0;
         put(id.channel, event(CmEvent::Kind::Rejected, key, "rejected", 8));
         return 0;
     }
@@ -175,6 +204,7 @@ int SoftVerbs::cmAccept(CmId key, const CmParameters& parameters) {
     if (other == ids_.end()) return ECONNRESET;
     id.state = CmState::Accepted;
     other->second.remote_qp = parameters.qp_number;
+    if (!sendMessage(id.own, id.remote)) return 0;
     CmEvent answer = event(CmEvent::Kind::ConnectResponse, id.other, "connect response");
     answer.private_data.assign(parameters.private_data.begin(), parameters.private_data.end());
     answer.private_data.resize(196);
@@ -189,7 +219,7 @@ int SoftVerbs::cmReject(CmId key, std::span<const std::byte> private_data) {
     Id& id = ids_.at(key);
     id.state = CmState::Ended;
     const auto other = ids_.find(id.other);
-    if (other == ids_.end()) return 0;
+    if (other == ids_.end() || !sendMessage(id.own, id.remote)) return 0;
     CmEvent answer = event(CmEvent::Kind::Rejected, id.other, "rejected", 28);
     answer.private_data.assign(private_data.begin(), private_data.end());
     put(other->second.channel, std::move(answer));
@@ -203,6 +233,7 @@ int SoftVerbs::cmEstablish(CmId key) {
     id.state = CmState::Connected;
     const auto other = ids_.find(id.other);
     if (other == ids_.end()) return ECONNRESET;
+    if (!sendMessage(id.own, id.remote)) return 0;
     other->second.state = CmState::Connected;
     put(other->second.channel, event(CmEvent::Kind::Established, id.other, "established"));
     return 0;

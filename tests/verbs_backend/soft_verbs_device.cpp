@@ -42,6 +42,7 @@ int SoftVerbs::openDevices(const std::function<bool(const std::string&)>& wanted
 
 int SoftVerbs::closeDevice(ibv_context* context) {
     const std::lock_guard lock(mutex_);
+    if (const int error = fault("closeDevice")) return error;
     for (const auto& [key, pd] : pds_)
         if (pd->context == context) violate("closeDevice with a protection domain");
     contexts_.erase(context);
@@ -68,11 +69,16 @@ int SoftVerbs::queryDevice(ibv_context* context, ibv_device_attr& attributes) {
 int SoftVerbs::queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr& attributes) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("queryPort")) return error;
-    const Hardware& hardware = *lookUp(contexts_, context)->hardware;
+    Hardware& hardware = *lookUp(contexts_, context)->hardware;
     if (hardware.dead) return EIO;
     if (port < 1 || port > hardware.ports.size()) return violate("queryPort of a port that is not there"), EINVAL;
     attributes = {};
-    attributes.state = hardware.at(port).up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+    bool up = hardware.at(port).up;
+    if (int& stale = hardware.at(port).stale_answers; stale > 0) {
+        --stale;
+        up = !up;
+    }
+    attributes.state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
     attributes.active_mtu = hardware.mtu;
     attributes.lid = hardware.at(port).lid;
     attributes.link_layer = attributes.lid != 0 ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
@@ -122,6 +128,7 @@ ibv_pd* SoftVerbs::allocPd(ibv_context* context) {
 
 int SoftVerbs::deallocPd(ibv_pd* pd) {
     const std::lock_guard lock(mutex_);
+    if (const int error = fault("deallocPd")) return error;
     for (const auto& [key, mr] : registrations_)
         if (mr->pd == pd) return violate("deallocPd with a registration"), EBUSY;
     for (const auto& [key, qp] : pairs_)
@@ -180,6 +187,7 @@ ibv_mr* SoftVerbs::regDmabufMr(ibv_pd* pd, std::uint64_t offset, std::size_t len
 }
 
 ibv_mr* SoftVerbs::add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int access, const DeviceBytes* from) {
+    last_access_ = access;
     auto mr = std::make_unique<Registration>();
     mr->context = pd->context;
     mr->pd = pd;

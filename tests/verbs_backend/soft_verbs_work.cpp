@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "tests/verbs_backend/soft_verbs.h"
 
@@ -27,6 +28,7 @@ ibv_comp_channel* SoftVerbs::createChannel(ibv_context* context) {
 
 int SoftVerbs::destroyChannel(ibv_comp_channel* channel) {
     const std::lock_guard lock(mutex_);
+    if (const int error = fault("destroyChannel")) return error;
     for (const auto& [key, cq] : queues_)
         if (cq->channel == channel) return violate("destroyChannel with a completion queue"), EBUSY;
     channels_.erase(channel);
@@ -51,6 +53,7 @@ ibv_cq* SoftVerbs::createCq(ibv_context* context, int entries, ibv_comp_channel*
 
 int SoftVerbs::destroyCq(ibv_cq* cq) {
     const std::lock_guard lock(mutex_);
+    if (const int error = fault("destroyCq")) return error;
     for (const auto& [key, qp] : pairs_)
         if (qp->send_cq == cq) return violate("destroyCq with a queue pair"), EBUSY;
     queues_.erase(cq);
@@ -66,6 +69,7 @@ int SoftVerbs::requestNotify(ibv_cq* cq) {
 
 unsigned SoftVerbs::drainChannel(ibv_comp_channel* channel) {
     const std::lock_guard lock(mutex_);
+    if (fault("drainChannel") != 0) return 0;
     Channel& known = *lookUp(channels_, channel);
     std::uint64_t count = 0;
     static_cast<void>(!::read(known.fd, &count, sizeof count));
@@ -75,7 +79,7 @@ unsigned SoftVerbs::drainChannel(ibv_comp_channel* channel) {
 int SoftVerbs::pollCq(ibv_cq* cq, std::span<ibv_wc> completions) {
     const std::lock_guard lock(mutex_);
     Queue& queue = *lookUp(queues_, cq);
-    if (queue.poll_fails) return -1;
+    if (queue.poll_fails || fault("pollCq") != 0) return -1;
     int taken = 0;
     while (!queue.completions.empty() && static_cast<std::size_t>(taken) < completions.size()) {
         const ibv_wc& done = completions[static_cast<std::size_t>(taken++)] = queue.completions.front();
@@ -121,7 +125,7 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
     Pair* pair = lookUp(pairs_, qp);
     if (pair == nullptr) return violate("modifyQp of a destroyed queue pair"), EINVAL;
     const bool to_error = attributes.qp_state == IBV_QPS_ERR;
-    if (const int error = fault(to_error ? "modifyQpToError" : "modifyQp")) return error;
+    if (const int error = fault(to_error ? "modifyQpToError" : "modifyQp", qp->context)) return error;
     if (isDead(qp->context)) return EIO;
     if (to_error) return toError(*pair), 0;
     const bool legal = (pair->state == IBV_QPS_RESET && attributes.qp_state == IBV_QPS_INIT) ||
@@ -147,7 +151,11 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
         pair->pkey = own.at(pair->port).pkeys[attributes.pkey_index];
         pair->access = static_cast<int>(attributes.qp_access_flags);
     } else if (attributes.qp_state == IBV_QPS_RTR) {
-        if (const int error = checkRoute(*pair, attributes)) return error;
+        if (const int error = checkRoute(*pair, attributes)) {
+            // As the kernel does, which asks the neighbour and waits.
+            std::this_thread::sleep_for(search_time_);
+            return error;
+        }
         Hardware& own = *static_cast<Context*>(pair->context)->hardware;
         own.last_route = attributes;
         pair->way = attributes.ah_attr;
@@ -160,6 +168,7 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
         pair->takes_from = attributes.rq_psn;
     } else {
         pair->sends_from = attributes.sq_psn;
+        static_cast<Context*>(pair->context)->hardware->last_ready = attributes;
     }
     pair->state = attributes.qp_state;
     return 0;
@@ -203,8 +212,9 @@ int SoftVerbs::queryQp(ibv_qp* qp, ibv_qp_attr& attributes, int) {
 
 int SoftVerbs::destroyQp(ibv_qp* qp) {
     const std::lock_guard lock(mutex_);
-    if (const int error = fault("destroyQp")) return error;
-    if (pairs_.erase(qp) == 0) violate("destroyQp twice");
+    if (lookUp(pairs_, qp) == nullptr) return violate("destroyQp twice"), EINVAL;
+    if (const int error = fault("destroyQp", qp->context)) return error;
+    pairs_.erase(qp);
     return 0;
 }
 
@@ -212,6 +222,7 @@ int SoftVerbs::destroyQp(ibv_qp* qp) {
 
 int SoftVerbs::postSend(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** first_bad) {
     const std::lock_guard lock(mutex_);
+    ++lists_;
     Pair* pair = lookUp(pairs_, qp);
     if (pair == nullptr) return violate("postSend to a destroyed queue pair"), *first_bad = list, EINVAL;
     for (ibv_send_wr* wr = list; wr != nullptr; wr = wr->next) {
@@ -274,6 +285,7 @@ void SoftVerbs::execute(Pair& pair) {
         const Work work = std::move(pair.waiting.front());
         pair.waiting.pop_front();
         if (pair.state == IBV_QPS_ERR) {
+            if (lingers_ && held_ && work.opcode == IBV_WR_RDMA_WRITE) putOnItsWay(pair, work);
             complete(pair, work, IBV_WC_WR_FLUSH_ERR);
             continue;
         }
@@ -304,6 +316,7 @@ ibv_wc_status SoftVerbs::checkWay(const Pair& pair, const Pair& target) const {
 }
 
 ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
+    if (next_status_) return *std::exchange(next_status_, std::nullopt);
     std::uint64_t length = 0;
     std::vector<std::byte*> locals;
     for (const ibv_sge& piece : work.pieces) {
@@ -344,6 +357,32 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
         remote += bytes;
     }
     return IBV_WC_SUCCESS;
+}
+
+void SoftVerbs::putOnItsWay(const Pair& pair, const Work& work) {
+    Packet packet{pair.remote, work.remote, work.rkey, work.data};
+    for (const ibv_sge& piece : work.pieces) {
+        const Registration* mr = registration(piece.lkey, piece.addr, piece.length, pair.pd);
+        if (work.is_inline || mr == nullptr) continue;
+        const std::byte* const at = mr->at(piece.addr);
+        packet.data.insert(packet.data.end(), at, at + piece.length);
+    }
+    fabric_.push_back(std::move(packet));
+}
+
+std::size_t SoftVerbs::deliver() {
+    const std::lock_guard lock(mutex_);
+    std::size_t applied = 0;
+    for (const Packet& packet : std::exchange(fabric_, {})) {
+        const auto at = std::find_if(pairs_.begin(), pairs_.end(),
+                                     [&](const auto& entry) { return entry.second->qp_num == packet.to; });
+        if (at == pairs_.end() || at->second->state == IBV_QPS_ERR) continue;
+        const Registration* mr = registration(packet.rkey, packet.remote, packet.data.size(), at->second->pd);
+        if (mr == nullptr) continue;
+        std::copy(packet.data.begin(), packet.data.end(), mr->at(packet.remote));
+        ++applied;
+    }
+    return applied;
 }
 
 void SoftVerbs::complete(Pair& pair, const Work& work, ibv_wc_status status) {

@@ -147,6 +147,19 @@ TEST(VerbsExchange, WithoutAnyWayTheErrorNamesAllThatWasTried) {
     apart.expectFails(Code::TransportMissing, "has type and scope in common with fe80:");
 }
 
+TEST(VerbsExchange, ATargetDoesNotLookForAWayForLong) {
+    ExchangePair pair([](SoftVerbs& soft) {
+        std::vector<ibv_gid_entry> gids;
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            gids.push_back(SoftVerbs::gid("fe80::2:" + std::to_string(i), i));
+            soft.cutRoute("s1", i);
+        }
+        soft.setGids("s1", gids);
+        soft.setSearchTime(400ms);
+    });
+    pair.expectFails(Code::TransportMissing, "not all ways were tried");
+}
+
 TEST(VerbsExchange, InfiniBandPortsReachEachOtherByTheirLids) {
     const auto ports = [](SoftVerbs& soft) {
         for (const int i : {1, 2}) {

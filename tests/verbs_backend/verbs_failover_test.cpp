@@ -179,7 +179,99 @@ TEST(VerbsFailover, WhenTheFenceFailsLostWritesComeBackWhenNoPacketOfThemLives) 
     }
 }
 
-TEST(VerbsFailover, AResetDoesNotWaitForAFence) {
+TEST(VerbsFailover, NothingOfAWriteThatWasResetIsAppliedOverWhatWasWrittenAfterItsEnd) {
+    // Another device, the control connection and the lane's next connection: each of them tells the peer.
+    for (const std::string tells : {"device", "control", "successor"}) {
+        SCOPED_TRACE(tells);
+        Rails rails(Rails::config(tells == "device" ? "s0,s1" : "s0", 2, 60s),
+                    tells == "control" ? std::make_shared<Switchboard>() : nullptr);
+        rails.soft->linger();
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        ASSERT_NE(rails.soft->held(), 0u);
+        if (tells == "control") rails.soft->fail("cmCreate", EMFILE, 1000);
+        rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        for (const Failure& failure : rails.a.sweep.failed)
+            EXPECT_TRUE(failure.fenced && failure.retryable && failure.quiesced) << failure.cause.toString();
+        rails.soft->fail("cmCreate", 0, 0);
+        rails.soft->hold(false);
+        // By whatever lane; what could not connect a moment ago is tried again.
+        std::fill(rails.local.begin(), rails.local.end(), 'n');
+        do {
+            rails.a.sweep.clear();
+            run(rails.a, *rails.a.nics.back(), rails.paths.back(), rails.many(20, Opcode::Write));
+        } while (!rails.a.sweep.failed.empty() && rails.a.sweep.failed.front().retryable);
+        ASSERT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+        EXPECT_EQ(rails.soft->deliver(), 0u);
+        EXPECT_EQ(std::count(rails.remote.begin(), rails.remote.begin() + 20 * 64, 'n'), 20 * 64);
+    }
+}
+
+TEST(VerbsFailover, AWriteOfAClosedPathEndsWhenThePeerHasEndedItsSideUnlessThatIsGone) {
+    for (const Code code : {Code::Canceled, Code::PeerDown}) {
+        SCOPED_TRACE(Status(code, "closed").toString());
+        Rails rails(Rails::config("s0", 2, 60s), std::make_shared<Switchboard>());
+        rails.soft->linger();
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        ASSERT_NE(rails.soft->held(), 0u);
+        rails.a.nics[0]->closePath(rails.paths[0], {code, "closed"});
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        const auto is_fenced = [](const Failure& failure) { return failure.fenced; };
+        const auto& failed = rails.a.sweep.failed;
+        EXPECT_EQ(std::all_of(failed.begin(), failed.end(), is_fenced), code == Code::Canceled);
+        for (const Failure& failure : failed) EXPECT_TRUE(failure.quiesced && !failure.retryable);
+        if (code == Code::Canceled) {
+            EXPECT_EQ(rails.soft->deliver(), 0u);
+        }
+        rails.soft->hold(false);
+        // Its successor is not disturbed.
+        rails.paths[0] = *rails.a.nics[0]->openPath(rails.b.asPeer());
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+        EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+    }
+}
+
+TEST(VerbsFailover, AResetOfWhatIsBeingFencedTakesItsCause) {
+    Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    // The first answers are lost.
+    rails.board->tapReplies([](std::string&) { return false; });
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false && rails.soft->pairsOn("s0") == 0; }));
+    rails.a.nics[0]->resetPath(rails.paths[0], {Code::Timeout, "the deadline passed"});
+    rails.soft->hold(false);
+    rails.board->tapReplies(nullptr);
+    rails.soft->setPort("s0", true);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    for (const Failure& failure : rails.a.sweep.failed) EXPECT_EQ(failure.cause.code(), Code::Timeout);
+}
+
+TEST(VerbsFailover, AResetWaitsForAPeerThatDoesNotAnswerButNotForEver) {
+    // What was not fenced is for its own lane alone, whose next connection ends the last one.
+    for (const std::uint32_t lanes : {1u, 2u}) {
+        Rails rails("s0,s1", lanes);
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        rails.soft->setPort("s2", false);
+        rails.soft->setPort("s3", false);
+        const auto began = Clock::now();
+        rails.a.nics[0]->resetPath(rails.paths[0], {Code::Timeout, "the deadline passed"});
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        EXPECT_GE(Clock::now() - began, 1s);
+        std::size_t unfenced = 0;
+        for (const Failure& failure : rails.a.sweep.failed) {
+            EXPECT_TRUE(failure.quiesced);
+            if (failure.fenced) continue;  // Was not sent.
+            ++unfenced;
+            EXPECT_EQ(failure.retryable, lanes == 1);
+            EXPECT_NE(failure.cause.message().find("may still arrive"), std::string::npos) << failure.cause.toString();
+        }
+        EXPECT_NE(unfenced, 0u);
+        rails.soft->hold(false);
+    }
+}
+
+TEST(VerbsFailover, AResetOfALostPathWaitsForThePeerButNotForEver) {
     Rails rails;
     const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
     // Nobody answers, neither to the fence nor to a new connection.
@@ -240,6 +332,109 @@ TEST(VerbsFailover, AFenceThatIsNotGrantedOverTheControlConnectionWaitsUntilNoPa
         EXPECT_GE(Clock::now() - began, 300ms);
         for (const Failure& failure : rails.a.sweep.failed) EXPECT_TRUE(failure.fenced) << failure.cause.toString();
         rails.soft->hold(false);
+    }
+}
+
+TEST(VerbsFailover, AFenceIsNotGrantedWhileThePeersDeviceHoldsOnToItsPair) {
+    Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    for (const char* call : {"destroyQp s2", "destroyQp s3"}) rails.soft->fail(call, EBUSY, 1000000);
+    rails.soft->fail("cmCreate", EMFILE, 1000000);
+    rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    EXPECT_TRUE(std::any_of(rails.a.sweep.failed.begin(), rails.a.sweep.failed.end(),
+                            [](const Failure& failure) { return !failure.fenced; }));
+    // That pair is in the error state, so the lane's next one is welcome.
+    rails.soft->fail("cmCreate", 0, 0);
+    rails.soft->hold(false);
+    EXPECT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
+    for (const char* call : {"destroyQp s2", "destroyQp s3"}) rails.soft->fail(call, 0, 0);
+}
+
+TEST(VerbsFailover, NeitherAFenceNorASuccessorIsGrantedWhileThePeersPairTakesAnything) {
+    Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
+    rails.soft->linger();
+    const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+    for (const char* device : {"s2", "s3"})
+        for (const char* call : {"destroyQp ", "modifyQpToError "})
+            rails.soft->fail(std::string(call) + device, EBUSY, 1000000);
+    rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+    EXPECT_TRUE(std::any_of(rails.a.sweep.failed.begin(), rails.a.sweep.failed.end(), [](const Failure& failure) {
+        return !failure.fenced;
+    })) << "something of them can still be applied there";
+    EXPECT_NE(rails.soft->deliver(), 0u);
+    // It works again once the device has let go.
+    for (const char* device : {"s2", "s3"})
+        for (const char* call : {"destroyQp ", "modifyQpToError "}) rails.soft->fail(std::string(call) + device, 0, 0);
+    rails.soft->hold(false);
+    do {
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+    } while (!rails.a.sweep.failed.empty() && rails.a.sweep.failed.front().retryable);
+    EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+}
+
+TEST(VerbsFailover, TheWayThatWorkedIsTriedFirst) {
+    Rails rails(Rails::config("s0", 1, 60s), nullptr);
+    const auto lose = [&] {
+        rails.a.sweep.clear();
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+        EXPECT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        rails.soft->hold(false);
+    };
+    const auto work = [&] {
+        do {
+            rails.a.sweep.clear();
+            run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+        } while (!rails.a.sweep.failed.empty());
+    };
+    // Nobody answers at the likeliest device.
+    rails.soft->setPortUntold("s2", false);
+    lose();
+    work();
+    ASSERT_EQ(rails.soft->pairsOn("s3"), 1u);
+    const std::size_t asked = rails.soft->requestsTo("s2");
+    lose();
+    work();
+    EXPECT_EQ(rails.soft->requestsTo("s2"), asked);
+    // But it is not clung to.
+    rails.soft->setPortUntold("s3", false);
+    rails.soft->setPortUntold("s2", true);
+    lose();
+    work();
+    EXPECT_EQ(rails.soft->pairsOn("s2"), 1u);
+}
+
+TEST(VerbsFailover, ADeafPortIsConnectedByExchange) {
+    // Whichever end it is.
+    for (const char* deaf : {"s0", "s2"}) {
+        SCOPED_TRACE(deaf);
+        Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>());
+        rails.soft->deafen(deaf);
+        const std::size_t posted = rails.holdOnFirst(20, Opcode::Write);
+        rails.a.nics[0]->resetPath(rails.paths[0], {Code::Canceled, "no longer wanted"});
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        rails.soft->hold(false);
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+        EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+        // From then on nobody waits for rdma_cm first, whichever attempt it is.
+        const std::size_t asked = rails.soft->requestsTo("s2");
+        for (const int refusals : {0, 1}) {
+            int left = refusals;
+            rails.board->tapReplies([left](std::string& reply) mutable {
+                if (left-- > 0) reply.assign("what?");
+                return true;
+            });
+            rails.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+            ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+            ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
+            rails.a.sweep.clear();
+        }
+        EXPECT_EQ(rails.soft->requestsTo("s2"), asked);
+        rails.board->tapReplies(nullptr);
     }
 }
 

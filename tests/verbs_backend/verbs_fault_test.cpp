@@ -45,6 +45,28 @@ TEST(VerbsFault, TheCompletionQueueNeverOverrunsHoweverManyLanes) {
     EXPECT_EQ(completedIn(pair.a.sweep), requests.size()) << failuresOf(pair.a.sweep);
 }
 
+TEST(VerbsFault, ALaneThatWaitsForRoomGoesOnWhenAPairTakesItsCompletionsAlong) {
+    Config config = softConfig("s0");
+    config.rdma_completion_queue = 64;
+    config.rdma_queue_depth = 64;
+    config.rdma_lanes = 2;
+    config.rdma_packet_lifetime = 100ms;
+    SoftPair pair(config);
+    pair.run(pair.many(100));
+    pair.a.sweep.clear();
+    // One lane has all of the queue, and the other one nothing.
+    pair.soft->hold(true);
+    const auto requests = pair.many(200);
+    const std::size_t posted = pair.nic().post(pair.path, requests);
+    for (int i = 0; i < 20; ++i) pair.nic().poll(Clock::now(), pair.a.sweep);
+    ASSERT_GE(pair.soft->held(), 60u);
+    // The pair that has it is given up by its device, and completes nothing. What waits for the room is not heard of.
+    pair.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL, /*with_work=*/true);
+    pair.soft->hold(false);
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    EXPECT_NE(completedIn(pair.a.sweep), 0u) << "by the other one";
+}
+
 TEST(VerbsFault, HeldWorkEndsQuiescedByAResetThatFlushesIt) {
     SoftPair pair;
     pair.expectWorks();
