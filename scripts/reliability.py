@@ -11,6 +11,7 @@ in the page and, with --strict, also by the exit code: times are those of the ma
 import argparse
 import datetime
 import json
+import math
 import os
 import pathlib
 import platform
@@ -179,6 +180,9 @@ def add_rows(page, rows, options, no_vm):
         row = known(name)
         if row is None:
             return None, absent(name)
+        known_ends = (row["all_ended_ms"] or {"count": 0})["count"]
+        if known_ends < row["rounds"]:
+            return math.inf, f"in {row['rounds'] - known_ends} of {row['rounds']} rounds it is not known when they had"
         latest = {q: max(filter(None, (time_of(row, which, q) for which in ("detect_ms", "all_ended_ms"))), default=None)
                   for q in ("p50", "p99")}
         return latest["p99"], f"p50 {figure(latest['p50'])}, p99 {figure(latest['p99'])}"

@@ -110,6 +110,8 @@ std::vector<Scenario> makeBuiltin() {
                                   {"run 300ms", "fault drop on", "run 2s", "heal drop off", "run 2s"});
     silent.settings = {"keepalive_interval=60ms", "keepalive_timeout=200ms"};
     silent.deadline = std::chrono::seconds(10);
+    // By the keepalive, that is, and not by the deadline.
+    silent.ends_within = std::chrono::seconds(3);
     addNetwork("paths-down", "the only link to the target is down for 5 s",
                {"run 300ms", "fault link down", "run 5s", "heal link up", "run 2s"});
     addNetwork("light-loss", "one packet in a hundred is lost for 3 s",
@@ -162,8 +164,8 @@ Status take(const nlohmann::json& object, const char* key, T& value) {
 
 Result<Scenario> readScenario(const nlohmann::json& object) {
     if (!object.is_object()) return {Code::InvalidArgument, "not a JSON object: " + object.dump().substr(0, 80)};
-    static constexpr std::array kKeys = {"name",     "about",    "needs",      "settings",
-                                         "deadline", "survives", "bystanders", "steps"};
+    static constexpr std::array kKeys = {"name",        "about",    "needs",      "settings", "deadline",
+                                         "ends_within", "survives", "bystanders", "steps"};
     for (const auto& [key, value] : object.items())
         if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
             return {Code::InvalidArgument, "no key \"" + key + "\" of a scenario"};
@@ -171,10 +173,12 @@ Result<Scenario> readScenario(const nlohmann::json& object) {
     std::vector<std::string> needs;
     std::vector<std::string> steps;
     std::string deadline;
-    for (const Status& taken : {take(object, "name", scenario.name), take(object, "about", scenario.about),
-                                take(object, "needs", needs), take(object, "settings", scenario.settings),
-                                take(object, "deadline", deadline), take(object, "survives", scenario.survives),
-                                take(object, "bystanders", scenario.bystanders), take(object, "steps", steps)})
+    std::string ends_within;
+    for (const Status& taken :
+         {take(object, "name", scenario.name), take(object, "about", scenario.about), take(object, "needs", needs),
+          take(object, "settings", scenario.settings), take(object, "deadline", deadline),
+          take(object, "ends_within", ends_within), take(object, "survives", scenario.survives),
+          take(object, "bystanders", scenario.bystanders), take(object, "steps", steps)})
         if (!taken) return taken;
     if (scenario.name.empty()) return {Code::InvalidArgument, "a scenario without a \"name\""};
     for (const std::string& need : needs) {
@@ -189,6 +193,11 @@ Result<Scenario> readScenario(const nlohmann::json& object) {
         const auto time = parseTime(deadline);
         if (!time) return time.status().withContext("\"deadline\"");
         scenario.deadline = std::chrono::ceil<std::chrono::milliseconds>(*time);
+    }
+    if (!ends_within.empty()) {
+        const auto time = parseTime(ends_within);
+        if (!time) return time.status().withContext("\"ends_within\"");
+        scenario.ends_within = std::chrono::ceil<std::chrono::milliseconds>(*time);
     }
     if (steps.empty()) return {Code::InvalidArgument, "no \"steps\""};
     for (const std::string& line : steps) {

@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "apps/support/units.h"
+
 namespace troupe::apps::faults {
 
 namespace {
@@ -21,6 +23,8 @@ constexpr std::chrono::milliseconds kLookEvery{20};
 constexpr std::chrono::seconds kWarmBound{60};
 /// An engine keeps a connection of a peer that died for a moment.
 constexpr std::size_t kSparePerRound = 8;
+/// For a machine that is busy: until what has not ended in time is seen to have not.
+constexpr std::chrono::seconds kSettleSlack{2};
 
 std::size_t openDescriptors() {
     return static_cast<std::size_t>(
@@ -58,6 +62,8 @@ Result<Round> Stage::run() {
     const auto well = awaitRecovery();
     if (!well) return well.status();
     if (!*well) round_.broken = fmt::format("not well again after {} s", kRecoveryBound.count());
+    // What is under way at the end of the steps may be what never ends.
+    if (const Status settled = settle(); !settled) return settled;
     finish();
     if (const std::size_t now = openDescriptors(); round_.broken.empty() && now > descriptors + kSparePerRound)
         round_.broken = fmt::format("{} descriptors became {}", descriptors, now);
@@ -80,7 +86,7 @@ Status Stage::settle() {
         [this] {
             return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.traffic->oldest(); });
         },
-        scenario_.deadline + 2 * kDrainBound);
+        trafficOptions().longest() + kSettleSlack);
     return idle.status();  // What is still under way then counts as hung.
 }
 
@@ -178,8 +184,7 @@ Status Stage::addPeer(unsigned number) {
     peer.target = std::make_unique<Target>(std::move(target));
     if (const Status launched = peer.target->launch(); !launched) return launched;
     if (const Status up = waitUp(*peer.target); !up) return up;
-    Traffic::Options traffic = options_.traffic;
-    traffic.deadline = scenario_.deadline;
+    Traffic::Options traffic = trafficOptions();
     traffic.seed += number;
     const std::uint64_t bytes = Traffic::localBytes(traffic);
     peer.traffic = std::make_unique<Traffic>(session_->engine(), memory_.subspan(number * bytes, bytes), traffic);
@@ -190,6 +195,15 @@ Status Stage::addPeer(unsigned number) {
     if (const Status aimed = aim(peer); !aimed) return aimed;
     peers_.push_back(std::move(peer));
     return Status::ok();
+}
+
+Traffic::Options Stage::trafficOptions() const {
+    Traffic::Options traffic = options_.traffic;
+    traffic.deadline = scenario_.deadline;
+    traffic.ends_within = scenario_.ends_within;
+    const std::string& transport = options_.engine.transport;
+    if (transport == "rdma" || transport == "auto") traffic.drain = kDrainBoundOfRdma;
+    return traffic;
 }
 
 Status Stage::aim(Peer& peer) {
@@ -313,17 +327,26 @@ void Stage::finish() {
         round_.bystanders_lost = lostShare(perSecond(bystander_bytes_at_fault_ - bystander_bytes_at_begin_, before),
                                            perSecond(bystander_bytes_at_heal_ - bystander_bytes_at_fault_, during));
     }
+    std::size_t under_way = 0;
+    bool some_never_ended = false;
     for (std::size_t i = 0; i < peers_.size(); ++i) {
         const Tally& tally = peers_[i].traffic->tally();
         round_.tally.add(tally);
+        under_way += peers_[i].traffic->running();
+        some_never_ended = some_never_ended || (fault_at_ && !peers_[i].traffic->allEnded());
         if (i > 0 && tally.failures() > 0 && round_.broken.empty())
             round_.broken = fmt::format("{} operations of a target that nothing happened to failed", tally.failures());
     }
     const Tally& tally = round_.tally;
     if (tally.wrong > 0) round_.broken = tally.first_wrong;
-    if (tally.hung > 0 && round_.broken.empty())
-        round_.broken =
-            fmt::format("{} operations had not ended {} ms after their deadline", tally.hung, kDrainBound.count());
+    // Whatever else broke: what hangs is often why.
+    if (tally.wrong == 0 && tally.hung > 0)
+        round_.broken = fmt::format("{} had not ended {} ms after {} submit", counted(tally.hung, "operation"),
+                                    trafficOptions().longest().count(), tally.hung == 1 ? "its" : "their");
+    if (tally.wrong == 0 && tally.hung == 0 && under_way > 0)
+        round_.broken = fmt::format("{} still under way at the end", counted(under_way, "operation"));
+    if (some_never_ended && round_.broken.empty())
+        round_.broken = "it is not known when what was under way at the fault ended";
     if (scenario_.survives && tally.failures() > 0 && round_.broken.empty())
         round_.broken = fmt::format("{} operations failed", tally.failures());
 }

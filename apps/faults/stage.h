@@ -54,7 +54,7 @@ class Stage {
     Status perform(const Step& step) { return carryOut(step); }
     /// Runs until all is well again. False: it was not in time.
     Result<bool> awaitRecovery();
-    /// Ends what is under way, within a bound.
+    /// Begins nothing more, and waits until what is under way has ended or counts as hung.
     Status settle();
     /// Of all traffic so far.
     Tally tally() const;
@@ -96,6 +96,7 @@ class Stage {
     Status actOnRedis(const std::string& what);
     Status registerAnew();
     std::uint64_t bystanderBytes() const;
+    Traffic::Options trafficOptions() const;
     void finish();
     void lookForRecord(TimePoint now);
     bool hasRecovered() const;

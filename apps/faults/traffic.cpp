@@ -58,7 +58,7 @@ Traffic::Traffic(TransferEngine& engine, std::span<std::byte> local, const Optio
 Traffic::~Traffic() {
     for (const Operation& operation : running_) {
         static_cast<void>(engine_.cancelTransfer(operation.batch));
-        static_cast<void>(engine_.waitTransfer(operation.batch, kDrainBound));
+        static_cast<void>(engine_.waitTransfer(operation.batch, options_.drain));
         static_cast<void>(engine_.freeBatchID(operation.batch));
     }
 }
@@ -128,16 +128,17 @@ bool Traffic::begin(TimePoint now) {
         std::fill(operation.buffer.begin(), operation.buffer.end(), kPoison);
     operation.life = life_;
     operation.begun = now;
-    operation.deadline =
+    const TimePoint deadline =
         now + (storm_ == Storm::Deadlines ? Duration(std::chrono::microseconds(random_.below(kStormDeadlineUs)))
                                           : Duration(options_.deadline));
+    operation.ends_by = options_.ends_within ? now + *options_.ends_within : deadline + options_.drain;
     TransferRequest request;
     request.opcode = operation.write ? TransferRequest::WRITE : TransferRequest::READ;
     request.source = operation.buffer.data();
     request.target_id = segment_;
     request.target_offset = remote_.addr + block.offset;
     request.length = options_.block;
-    request.deadline = operation.deadline;
+    request.deadline = deadline;
     const auto batch = engine_.allocateBatchID(1);
     const Status submitted = batch ? engine_.submitTransfer(*batch, {request}) : batch.status();
     if (!submitted) {
@@ -161,7 +162,7 @@ bool Traffic::take(Operation& operation, TimePoint now) {
     }
     const auto status = engine_.getTransferStatus(operation.batch, 0);
     if (!status || !isTerminal(status->s)) {
-        if (!operation.is_hung && now > operation.deadline + kDrainBound) {
+        if (!operation.is_hung && now > operation.ends_by) {
             operation.is_hung = true;
             ++tally_.hung;
         }

@@ -109,6 +109,12 @@ class PageOfReliability(unittest.TestCase):
             rows = self.measured(VM, {"rail-lost rdma in the VM": {"failed": failed, "moved_ms": None}})
             self.assertEqual(next(row for what, row in rows.items() if what.startswith("one of two links lost"))[2], met)
 
+    def test_rounds_whose_tasks_did_not_all_end_are_missed(self):
+        for ends in (None, {"count": 2, "p50": 7.0, "p99": 9.0, "max": 9.0}):
+            rows = self.measured(VM, {"target-kill tcp": {"all_ended_ms": ends}})
+            row = rows["target killed, to all its tasks ended (tcp)"]
+            self.assertEqual(row[1:], [f"in {1 if ends else 3} of 3 rounds it is not known when they had", "**missed**"])
+
     def test_a_vm_that_fails_is_a_failure_and_what_was_measured_stands(self):
         why = "the VM ended: the guest's kernel panicked"
         hung = "import sys; print(\"vm: the guest's kernel panicked; qemu ended with 0; the console:\\nlast\"); sys.exit(70)"
