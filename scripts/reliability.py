@@ -272,8 +272,7 @@ def measure_soak(page, options, log):
 
 def measure_simulator(page, options, log):
     report = run(options.program, ["sim", "--first", options.seed, "--seeds", options.sim_seeds], log)
-    if not report["ok"]:
-        page.violations.append(f"simulator: {report['failures']}")
+    page.violations += [f"simulator, seed {failure['seed']}: {failure['violation']}" for failure in report["failures"]]
     page.add("simulator", "no rule broken",
              f"{report['seeds']} seeds, {report['virtual_hours']:.2f} virtual hours, {len(report['failures'])} failures",
              report["ok"])

@@ -37,7 +37,9 @@ elif words[0] == "soak":
     print(json.dumps({"ok": True, "violations": [], "process": process, "left_out": {}, "faults": 1, "completed": 1,
                       "wrong": 0, "hung": 0, "seed": 1, "seconds": 1, "bytes_per_second": 1, "kinds": {}, "failed": {}}))
 else:
-    print(json.dumps({"ok": True, "seeds": 1, "virtual_hours": 0.1, "failures": []}))
+    failures = world.get("sim", [])
+    print(json.dumps({"ok": not failures, "seeds": 1, "virtual_hours": 0.1, "failures": failures}))
+    sys.exit(1 if failures else 0)
 """
 VM = """
 import os, subprocess, sys
@@ -114,6 +116,12 @@ class PageOfReliability(unittest.TestCase):
             rows = self.measured(VM, {"target-kill tcp": {"all_ended_ms": ends}})
             row = rows["target killed, to all its tasks ended (tcp)"]
             self.assertEqual(row[1:], [f"in {1 if ends else 3} of 3 rounds it is not known when they had", "**missed**"])
+
+    def test_a_rule_that_the_simulator_sees_broken_is_in_the_page(self):
+        broken = {"sim": [{"seed": 42, "setting": "2 engines", "violation": "a byte is wrong"}]}
+        rows = self.measured(VM, broken, code=1)
+        self.assertEqual(rows["simulator"][2], "**missed**")
+        self.assertIn("* simulator, seed 42: a byte is wrong", self.page)
 
     def test_a_vm_that_fails_is_a_failure_and_what_was_measured_stands(self):
         why = "the VM ended: the guest's kernel panicked"
