@@ -40,14 +40,14 @@ Result<SoakReport> Soak::run() {
         const Status played = play(kind, std::min(Clock::now() + act, end));
         if (played.code() == Code::Canceled) report_.stopped = true;
         if (!played && !report_.stopped) violate(played.toString());
-        if (!first_usage_ && report_.acts > 0) {
-            const auto usage = ownUsage();
-            if (!usage) return usage.status();
-            first_usage_ = report_.before = *usage;
+        if (!first_resources_ && report_.acts > 0) {
+            const auto resources = ownResources();
+            if (!resources) return resources.status();
+            first_resources_ = report_.before = *resources;
         }
         if (report_.violations.size() >= kMostViolations) break;
     }
-    compareUsage();
+    compareResources();
     report_.took = Clock::now() - began;
     for (auto& [name, kind] : report_.kinds) std::sort(kind.recoveries.begin(), kind.recoveries.end());
     if (report_.tally.wrong > 0) violate(report_.tally.first_wrong);
@@ -61,15 +61,16 @@ void Soak::violate(const std::string& what) {
     if (report_.violations.size() < kMostViolations) report_.violations.push_back(what);
 }
 
-void Soak::compareUsage() {
-    const auto usage = ownUsage();
-    if (!usage || !first_usage_) return;
-    report_.after = *usage;
-    if (usage->descriptors > first_usage_->descriptors)
-        violate(fmt::format("{} descriptors of this process became {}", first_usage_->descriptors, usage->descriptors));
-    if (usage->memory > first_usage_->memory + kMemorySlack)
-        violate(fmt::format("{} of memory of this process became {}", formatBytes(first_usage_->memory),
-                            formatBytes(usage->memory)));
+void Soak::compareResources() {
+    const auto resources = ownResources();
+    if (!resources || !first_resources_) return;
+    report_.after = *resources;
+    if (resources->descriptors > first_resources_->descriptors)
+        violate(fmt::format("{} descriptors of this process became {}", first_resources_->descriptors,
+                            resources->descriptors));
+    if (resources->memory > first_resources_->memory + kMemorySlack)
+        violate(fmt::format("{} of memory of this process became {}", formatBytes(first_resources_->memory),
+                            formatBytes(resources->memory)));
 }
 
 // --- acts ------------------------------------------------------------------------------------------------------------
@@ -102,14 +103,14 @@ Status Soak::play(Kind kind, TimePoint until) {
     ++report_.acts;
     const TimePoint began = Clock::now();
     const Target* bystander = stage.bystander();
-    const auto target_before = bystander ? usageOf(bystander->pid()) : Result<Usage>(Code::NotFound, "none");
+    const auto target_before = bystander ? resourcesOf(bystander->pid()) : Result<Resources>(Code::NotFound, "none");
     Status played = playEpisodes(kind, stage, until);
     if (const Status settled = stage.settle(); played && !settled) played = settled;
     report_.transferred += Clock::now() - began;
     report_.tally.add(stage.tally());
-    const auto target_after = bystander ? usageOf(bystander->pid()) : Result<Usage>(Code::NotFound, "none");
+    const auto target_after = bystander ? resourcesOf(bystander->pid()) : Result<Resources>(Code::NotFound, "none");
     if (target_before && target_after) {
-        const auto growth = [](const Usage& before, const Usage& after) {
+        const auto growth = [](const Resources& before, const Resources& after) {
             return static_cast<std::int64_t>(after.memory) - static_cast<std::int64_t>(before.memory);
         };
         if (report_.target_after.memory == 0 ||

@@ -9,14 +9,14 @@
 namespace troupe::apps::faults {
 
 /// What a process has of what a leak takes.
-struct Usage {
+struct Resources {
     std::uint64_t memory = 0;  ///< Resident, bytes.
     std::uint64_t descriptors = 0;
 };
 
 /// Of a process of the same user. NotFound: it is gone.
-Result<Usage> usageOf(pid_t process);
+Result<Resources> resourcesOf(pid_t process);
 /// Of this process, once free memory is given back to the system.
-Result<Usage> ownUsage();
+Result<Resources> ownResources();
 
 }  // namespace troupe::apps::faults
