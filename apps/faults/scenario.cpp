@@ -75,8 +75,9 @@ std::vector<Scenario> makeBuiltin() {
                                "heal start", "run 500ms"});
     initiator.survives = true;
     initiator.bystanders = 1;
-    Scenario& bystanders = add("one-of-16-dead", "one of 16 targets is killed while all are used",
-                               {"run 1s", "fault kill", "run 1s", "heal start", "run 300ms"});
+    Scenario& bystanders =
+        add("one-of-16-dead", "one of 16 targets is killed while all are used",
+            {"run 300ms", "control 1s", "run 300ms", "fault kill", "run 1s", "heal start", "run 300ms"});
     bystanders.bystanders = 15;
     add("short-lived-peers", "50 targets come, are used once, and are killed",
         {"run 200ms", "fault peers 50", "heal start", "run 300ms"})
@@ -226,14 +227,15 @@ Result<Step> parseStep(const std::string& line) {
         return Status(Code::InvalidArgument, "step \"" + line + "\": " + why);
     };
     Step step;
-    if (all.size() == 2 && all[0] == "run") {
+    if (all.size() == 2 && (all[0] == "run" || all[0] == "control")) {
         const auto time = parseTime(all[1]);
         if (!time) return refuse(time.status().message());
+        step.kind = all[0] == "run" ? Step::Kind::Run : Step::Kind::Control;
         step.time = *time;
         return step;
     }
     if (all.size() < 2 || all.size() > 3 || (all[0] != "fault" && all[0] != "heal"))
-        return refuse("it is \"run TIME\", \"fault ACTION\" or \"heal ACTION\"");
+        return refuse("it is \"run TIME\", \"control TIME\", \"fault ACTION\" or \"heal ACTION\"");
     step.kind = all[0] == "fault" ? Step::Kind::Fault : Step::Kind::Heal;
     step.action = all[1];
     if (all.size() == 3) step.argument = all[2];

@@ -10,12 +10,13 @@
 
 namespace troupe::apps::faults {
 
-/// One line of a scenario: "run 500ms", "fault kill", "heal start", "fault loss 5%".
+/// One line of a scenario: "run 500ms", "control 1s", "fault kill", "heal start", "fault loss 5%".
 struct Step {
     enum class Kind {
-        Run,    ///< The traffic runs for `time`.
-        Fault,  ///< `action` breaks something; times are counted from the first of these on.
-        Heal,   ///< `action` mends it; recovery is counted from the last of these on.
+        Run,      ///< The traffic runs for `time`.
+        Control,  ///< The traffic to the bystanders alone does: what they are compared with while the fault lasts.
+        Fault,    ///< `action` breaks something; times are counted from the first of these on.
+        Heal,     ///< `action` mends it; recovery is counted from the last of these on.
     };
     Kind kind = Kind::Run;
     Duration time{};

@@ -15,11 +15,6 @@ namespace {
 constexpr std::chrono::milliseconds kLongestAct{300'000};
 constexpr std::chrono::milliseconds kShortestAct{4'000};
 constexpr std::size_t kMostViolations = 20;
-/// What resident memory may grow by: an allocator keeps and splits pages as it likes. A leak passes it in any soak that
-/// is worth the name.
-constexpr std::uint64_t kMemorySlack = 32u << 20;
-/// Connections of a target to peers that died a moment ago.
-constexpr std::uint64_t kTargetDescriptorSlack = 8;
 
 bool cannotRun(const Status& status) {
     return status.code() == Code::AccessDenied || status.code() == Code::NotFound || status.code() == Code::Unsupported;
@@ -121,7 +116,7 @@ Status Soak::play(Kind kind, TimePoint until) {
         if (target_after->memory > target_before->memory + kMemorySlack)
             violate(fmt::format("{} of memory of a target became {}", formatBytes(target_before->memory),
                                 formatBytes(target_after->memory)));
-        if (target_after->descriptors > target_before->descriptors + kTargetDescriptorSlack)
+        if (target_after->descriptors > target_before->descriptors + kDescriptorSlack)
             violate(fmt::format("{} descriptors of a target became {}", target_before->descriptors,
                                 target_after->descriptors));
     }

@@ -23,6 +23,10 @@ TEST(FaultStep, ReadsAWaitAFaultAndItsEnd) {
     EXPECT_EQ(fault->kind, Step::Kind::Fault);
     EXPECT_EQ(fault->action, "storm");
     EXPECT_EQ(fault->argument, "cancel");
+    const auto control = parseStep("control 1s");
+    ASSERT_TRUE(control);
+    EXPECT_EQ(control->kind, Step::Kind::Control);
+    EXPECT_EQ(control->time, std::chrono::seconds(1));
     const auto heal = parseStep("heal start");
     ASSERT_TRUE(heal);
     EXPECT_EQ(heal->kind, Step::Kind::Heal);
