@@ -37,6 +37,7 @@ constexpr std::array kActions = {
     ActionRule{"rail", "down or up"},
     ActionRule{"device", "delete"},
     ActionRule{"files", "few or many"},
+    ActionRule{"memory", "few or many"},
     ActionRule{"initiator", "start or kill"},
     ActionRule{"peers", "a number of short-lived targets"},
     ActionRule{"open", "stopped"},
@@ -88,6 +89,10 @@ std::vector<Scenario> makeBuiltin() {
     add("few-files", "the target has no descriptors left for 2 s",
         {"run 300ms", "fault files few", "run 2s", "heal files many", "run 300ms"})
         .survives = true;
+    // What is canceled has its connection made anew, and memory for it.
+    add("few-memory", "the target gets no more memory for 2 s, while what runs is canceled at random",
+        {"run 300ms", "fault memory few", "fault storm cancel", "run 2s", "heal storm off", "heal memory many",
+         "run 300ms"});
     add("deadline-storm", "deadlines of 0 to 3 ms for 2 s",
         {"run 300ms", "fault storm deadline", "run 2s", "heal storm off", "run 300ms"});
     add("cancel-storm", "what runs is canceled at random for 2 s",

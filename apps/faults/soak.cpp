@@ -181,6 +181,7 @@ Soak::Episode Soak::draw(Kind kind) {
             all = {broken("target killed", "kill", "start", 0, 600),
                    broken("target stopped", "stop", "continue", 50, 2500),
                    broken("target without descriptors", "files few", "files many", 100, 800),
+                   broken("target without memory", "memory few", "memory many", 100, 800),
                    broken("storm of deadlines", "storm deadline", "storm off", 100, 800),
                    broken("storm of cancels", "storm cancel", "storm off", 100, 800),
                    broken("memory unregistered", "storm unregister", "storm off", 100, 800),
