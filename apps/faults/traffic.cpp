@@ -111,8 +111,12 @@ bool Traffic::drain(TimePoint now) {
     return running_.empty();
 }
 
-bool Traffic::begin(TimePoint now) {
-    if (free_.empty()) return false;
+Traffic::Operation Traffic::prepare() {
+    // What was refused is tried again as it is: to fill a buffer anew for each try of a peer that is gone would take
+    // more of a processor than the tries do, and so from the operations of the others.
+    if (refused_ && refused_->life == life_) return *std::exchange(refused_, std::nullopt);
+    if (refused_) free_.push_back(refused_->buffer);
+    refused_.reset();
     std::vector<Block*> idle;
     for (Block& block : blocks_)
         if (!block.busy) idle.push_back(&block);
@@ -120,6 +124,7 @@ bool Traffic::begin(TimePoint now) {
     Operation operation;
     operation.block = &block;
     operation.buffer = free_.back();
+    free_.pop_back();
     operation.write = block.seeds.empty() || random_.chance(50);
     operation.seed = mixBits(options_.seed) + ++writes_;
     if (operation.write)
@@ -127,6 +132,13 @@ bool Traffic::begin(TimePoint now) {
     else
         std::fill(operation.buffer.begin(), operation.buffer.end(), kPoison);
     operation.life = life_;
+    return operation;
+}
+
+bool Traffic::begin(TimePoint now) {
+    if (free_.empty() && !refused_) return false;
+    Operation operation = prepare();
+    Block& block = *operation.block;
     operation.begun = now;
     const TimePoint deadline =
         now + (storm_ == Storm::Deadlines ? Duration(std::chrono::microseconds(random_.below(kStormDeadlineUs)))
@@ -145,10 +157,10 @@ bool Traffic::begin(TimePoint now) {
         if (batch) static_cast<void>(engine_.freeBatchID(*batch));
         ++tally_.refused;
         refused_until_ = now + kRefusedPause;
+        refused_ = operation;
         return false;
     }
     operation.batch = *batch;
-    free_.pop_back();
     block.busy = true;
     running_.push_back(operation);
     return true;

@@ -125,6 +125,7 @@ class Traffic {
     };
 
     bool begin(TimePoint now);
+    Operation prepare();
     bool take(Operation& operation, TimePoint now);
     void onCompleted(const Operation& operation, TimePoint now);
     void onFailed(const Operation& operation, const TransferStatus& status, TimePoint now);
@@ -148,6 +149,7 @@ class Traffic {
     std::uint64_t writes_ = 0;
     std::uint64_t life_ = 0;  ///< Counts how often what is known of the memory was forgotten.
     TimePoint refused_until_{};
+    std::optional<Operation> refused_;  ///< Filled, and not taken.
     Tally tally_;
     TimePoint fault_at_ = kForever;
     TimePoint fault_works_at_ = kForever;
