@@ -116,6 +116,13 @@ Process::Process(const Site& site, int host, unsigned its_start)
     trackers_ = root_->trackers();
 
     const auto heard = [this](const PeerEvent& event) {
+        if (event.state == PeerState::Suspect) {
+            // Up or down follows.
+            site_.world->count("heard_suspect");
+            if (!up[event.segment])
+                site_.world->fail(seat.label + " hears that " + event.name + ", which is down, is suspect");
+            return;
+        }
         site_.world->say("{} hears that {} is {}", seat.label, event.name,
                          event.state == PeerState::Up ? "up" : "down: " + event.cause.toString());
         up[event.segment] = event.state == PeerState::Up;

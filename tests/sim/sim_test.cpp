@@ -56,7 +56,8 @@ void runSeeds(std::uint64_t first, std::uint64_t count) {
                              "completed_by_the_next_transport",
                              "interrupted",
                              "silent_deaths",
-                             "silent_hosts"})
+                             "silent_hosts",
+                             "heard_suspect"})
         EXPECT_GT(times(what), 0u) << what;
     for (const char* what : {"uninstalled", "uninstall_busy", "installed_again", "installs_refused"})
         EXPECT_GT(times(what), 0u) << what;
