@@ -361,6 +361,7 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
     answer(entry->opening, event.cause);
     answer(entry->syncing, event.cause);
     const bool went_down = event.state == PeerState::Down && entry->state != PeerState::Down;
+    const bool turned_suspect = event.state == PeerState::Suspect && entry->state == PeerState::Up;
     // What was submitted since it went down waits for the same silence, each time anew as often as it may be retried.
     const bool still_silent = event.state == PeerState::Down && !went_down && event.cause.code() == Code::Timeout;
     entry->state = event.state;
@@ -375,6 +376,7 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
             false});
         if (went_down) announce(*entry, PeerState::Down, event.cause);
     }
+    if (turned_suspect) announce(*entry, PeerState::Suspect, event.cause);
     // The store may know its successor, now or after a while; with p2p the monitor finds it at the same endpoint.
     if (event.state == PeerState::Down && entry->peer && store_) look(*entry);
     removeUnused(event.index);

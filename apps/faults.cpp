@@ -58,6 +58,11 @@ struct Row {
         std::sort(all.begin(), all.end());
         return all;
     }
+    std::int64_t most(std::int64_t Round::*which) const {
+        std::int64_t largest = 0;
+        for (const Round& round : rounds) largest = std::max(largest, round.*which);
+        return largest;
+    }
     double median(double Round::*which) const {
         std::vector<double> all;
         for (const Round& round : rounds) all.push_back(round.*which);
@@ -107,7 +112,9 @@ nlohmann::json toJson(const Row& row) {
             {"hung", tally.hung},
             {"quarantined", tally.quarantined},
             {"throughput_lost", row.median(&Round::lost)},
-            {"bystanders_lost", row.median(&Round::bystanders_lost)}};
+            {"bystanders_lost", row.median(&Round::bystanders_lost)},
+            {"memory_grown", row.most(&Round::memory_grown)},
+            {"descriptors_grown", row.most(&Round::descriptors_grown)}};
 }
 
 std::string percent(double share) { return fmt::format("{:.0f} %", share * 100); }

@@ -1,15 +1,12 @@
 #include "apps/sim.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
 #include "apps/sim/campaign.h"
+#include "apps/sim_report.h"
 #include "apps/support/arguments.h"
 #include "apps/support/progress.h"
 #include "apps/support/session.h"
@@ -28,41 +25,8 @@ struct SimOptions {
     std::size_t trace = 200;
 };
 
-nlohmann::json toJson(const sim::Outcome& outcome) {
-    return {{"ok", !outcome.violation.has_value()},
-            {"seed", outcome.seed},
-            {"violation", outcome.violation ? nlohmann::json(*outcome.violation) : nlohmann::json()},
-            {"setting", outcome.setting},
-            {"virtual_seconds", outcome.virtual_seconds},
-            {"steps", outcome.steps},
-            {"fingerprint", outcome.fingerprint}};
-}
-
-void printTrace(const sim::Outcome& outcome, std::size_t most, std::FILE* out) {
-    const std::size_t skip = outcome.trace.size() > most ? outcome.trace.size() - most : 0;
-    if (skip != 0) fmt::print(out, "... {} lines before (--trace)\n", skip);
-    for (std::size_t i = skip; i < outcome.trace.size(); ++i) fmt::print(out, "{}\n", outcome.trace[i]);
-}
-
-Status verdict(const sim::Outcome& outcome) {
-    return {Code::Internal, fmt::format("seed {}: {}; to see it again: troupe sim --seed {}", outcome.seed,
-                                        *outcome.violation, outcome.seed)};
-}
-
 Status runOne(const SimOptions& options, Console& console) {
-    const sim::Outcome outcome = sim::replay(*options.seed);
-    if (options.common.json && !outcome.violation) {
-        fmt::print(console.out, "{}\n", toJson(outcome).dump(2));
-        return Status::ok();
-    }
-    if (!options.common.json) {
-        fmt::print(console.out, "seed {}: {}\n", outcome.seed, outcome.setting);
-        printTrace(outcome, options.trace, console.out);
-    }
-    if (outcome.violation) return verdict(outcome);
-    fmt::print(console.out, "no rule was broken in {:.3f} s of virtual time and {} steps\n", outcome.virtual_seconds,
-               outcome.steps);
-    return Status::ok();
+    return reportSeed(sim::replay(*options.seed), {options.common.json, options.trace}, console.out);
 }
 
 Status runMany(const SimOptions& options, Console& console) {
@@ -79,30 +43,8 @@ Status runMany(const SimOptions& options, Console& console) {
         return !console.stop->requested() && (seconds <= 0 || gone < seconds);
     };
     const sim::Campaign campaign = sim::runCampaign(options.first, count, 1, go_on);
-    const double took = std::chrono::duration<double>(Clock::now() - began).count();
-    if (!campaign.failures.empty() && !options.common.json) {
-        const sim::Outcome& worst = campaign.failures.front();
-        fmt::print(console.out, "seed {}: {}\n", worst.seed, worst.setting);
-        printTrace(worst, options.trace, console.out);
-    }
-    if (!campaign.failures.empty()) return verdict(campaign.failures.front());
-    if (options.common.json) {
-        nlohmann::json report = {{"ok", true},
-                                 {"first", options.first},
-                                 {"seeds", campaign.seeds},
-                                 {"seconds", took},
-                                 {"virtual_hours", campaign.virtual_seconds / 3600},
-                                 {"steps", campaign.steps},
-                                 {"failures", nlohmann::json::array()},
-                                 {"counts", campaign.counts},
-                                 {"stopped", campaign.stopped}};
-        fmt::print(console.out, "{}\n", report.dump(2));
-        return Status::ok();
-    }
-    fmt::print(console.out, "{} from {} on: no rule was broken in {:.2f} virtual hours, {} steps, {:.1f} s\n",
-               counted(campaign.seeds, "seed"), options.first, campaign.virtual_seconds / 3600, campaign.steps, took);
-    for (const auto& [what, times] : campaign.counts) fmt::print(console.out, "  {:26} {}\n", what, times);
-    return Status::ok();
+    return reportCampaign(campaign, options.first, std::chrono::duration<double>(Clock::now() - began).count(),
+                          {options.common.json, options.trace}, console.out);
 }
 
 }  // namespace
@@ -125,8 +67,11 @@ void addSimCommand(CLI::App& app, ChosenCommand& chosen) {
         chosen.json = options->common.json;
         // The settings do not matter here, but a wrong one should never pass unseen.
         chosen.check = [options] { return loadConfig(options->common).status(); };
-        chosen.run = [options](Console& console) {
-            return options->seed ? runOne(*options, console) : runMany(*options, console);
+        chosen.run = [options, &chosen](Console& console) {
+            const Status done = options->seed ? runOne(*options, console) : runMany(*options, console);
+            // The answer has been given; what was broken is in it.
+            chosen.json = false;
+            return done;
         };
     });
 }

@@ -33,7 +33,7 @@ double rateOf(const SoakReport& report) {
     return seconds <= 0 ? 0 : static_cast<double>(report.tally.bytes) / seconds;
 }
 
-nlohmann::json toJson(const faults::Usage& before, const faults::Usage& after) {
+nlohmann::json toJson(const faults::Resources& before, const faults::Resources& after) {
     return {{"memory_bytes_before", before.memory},
             {"memory_bytes_after", after.memory},
             {"descriptors_before", before.descriptors},
@@ -70,7 +70,7 @@ nlohmann::json toJson(const SoakOptions& options, const SoakReport& report) {
             {"stopped", report.stopped}};
 }
 
-std::string grown(const faults::Usage& before, const faults::Usage& after) {
+std::string grown(const faults::Resources& before, const faults::Resources& after) {
     return fmt::format("{} -> {} of memory, {} -> {} descriptors", formatBytes(before.memory),
                        formatBytes(after.memory), before.descriptors, after.descriptors);
 }

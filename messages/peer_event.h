@@ -9,7 +9,8 @@
 
 namespace troupe {
 
-/// To those who asked for it: a peer came up or went down.
+/// To those who asked for it: a peer came up, went down, or became suspect: the control connection to it was lost and
+/// is being made anew. What follows is Up or Down.
 struct PeerEvent {
     std::string name;
     SegmentID segment = kInvalidSegmentID;

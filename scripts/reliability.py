@@ -11,6 +11,7 @@ in the page and, with --strict, also by the exit code: times are those of the ma
 import argparse
 import datetime
 import json
+import math
 import os
 import pathlib
 import platform
@@ -21,6 +22,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+SIMULATOR_PAGE = ROOT / "docs/simulator.md"
 
 # What a short run plays: the scenarios that have a row of their own, but for the one with 17 processes.
 SHORT = ["target-kill", "target-restart", "target-stop", "open-stopped", "one-path-lost", "silent-partition"]
@@ -115,6 +117,10 @@ def figure(value, unit="ms"):
     return f"{value:.{digits}f} {unit}"
 
 
+# Met by what was played, which is not all.
+NOT_ALL = "met by these"
+
+
 def at_most(value, bound):
     """Met, missed, or None where there is nothing to compare."""
     return None if value is None else value <= bound
@@ -160,10 +166,13 @@ def add_rows(page, rows, options, no_vm):
     text = f"{len(played) - in_vm} scenarios, {options.rounds} rounds each, "
     text += f"and {in_vm} in the VM, {options.vm_rounds} each, " if in_vm else ""
     text += f"{completed} operations: {wrong} wrong, {hung} hung, {broken} broken"
+    if played:
+        text += (f"; the process with the traffic grew by {max(row['memory_grown'] for row in played) / (1 << 20):.1f} MiB and "
+                 f"{max(row['descriptors_grown'] for row in played)} descriptors in a round at most (32 and 8 are allowed)")
     if skipped:
         text += f"; not played here: {', '.join(skipped)}"
     page.add("faults survived: every scenario", "0 wrong bytes, 0 hangs, 0 leaks; each task ended within its deadline + drain",
-             text, wrong == 0 and hung == 0 and broken == 0 if played else None)
+             text, (NOT_ALL if skipped else True) if played and wrong == hung == broken == 0 else False if played else None)
 
     def spread(name, which):
         row = known(name)
@@ -179,6 +188,9 @@ def add_rows(page, rows, options, no_vm):
         row = known(name)
         if row is None:
             return None, absent(name)
+        known_ends = (row["all_ended_ms"] or {"count": 0})["count"]
+        if known_ends < row["rounds"]:
+            return math.inf, f"in {row['rounds'] - known_ends} of {row['rounds']} rounds it is not known when they had"
         latest = {q: max(filter(None, (time_of(row, which, q) for which in ("detect_ms", "all_ended_ms"))), default=None)
                   for q in ("p50", "p99")}
         return latest["p99"], f"p50 {figure(latest['p50'])}, p99 {figure(latest['p99'])}"
@@ -188,9 +200,9 @@ def add_rows(page, rows, options, no_vm):
     p99, text = ended("target-kill, rdma, VM")
     page.add("the same by rdma, in the VM", "p99 < 1 s in the VM", text, at_most(p99, 1000))
     p99, text = ended("target-stop")
-    page.add("target stopped (SIGSTOP), to all its tasks ended", "deadline 1 s + drain 2 s", text, at_most(p99, 3000))
+    page.add("target stopped (SIGSTOP), to all its tasks ended", "deadline 1 s + drain 1 s (+ 100 ms)", text, at_most(p99, 2100))
     p99, text = spread("open-stopped", "open_ms")
-    page.add("opening a stopped peer", "an error within 5 s", text, at_most(p99, 5100))
+    page.add("opening a stopped peer", "an error within 5 s", text, at_most(p99, 5000))
     p99, text = spread("target-restart", "recover_ms")
     page.add("target restarted under the same name, initiator untouched", "the next transfer right within 1 s", text,
              at_most(p99, 1000))
@@ -206,13 +218,13 @@ def add_rows(page, rows, options, no_vm):
     add_vm_rows(page, known, absent)
     row = known("one-of-16-dead")
     lost = row["bystanders_lost"] * 100 if row else None
-    page.add("one dead peer among 16: throughput that the others lose", "< 5 %",
+    page.add("one dead peer among 16: throughput that the others lose, compared with the same time with nothing for that one", "< 5 %",
              "not played here" if row is None else figure(lost, "%"), at_most(lost, 5))
 
 
 def add_vm_rows(page, known, absent):
     what, target = "one of two links lost, by rdma in the VM: from the error to the first byte by the other device", \
-        "p50 < 50 ms, no task failed"
+        "p50 < 50 ms, p99 < 200 ms, no task failed"
     row = known("rail-lost, rdma, VM")
     if row is None:
         page.add(what, target, absent("rail-lost, rdma, VM"), None)
@@ -225,7 +237,7 @@ def add_vm_rows(page, known, absent):
                    f"({moved['count']} of {row['rounds']} rounds)"
         page.add(what, target, f"{text}, {failed} failed; all that was under way completed after "
                  f"{figure(time_of(row, 'all_ended_ms', 'p50'))}, p99 {figure(time_of(row, 'all_ended_ms', 'p99'))}",
-                 False if failed else moved["p50"] < 50 if moved else None)
+                 False if failed else moved["p50"] < 50 and moved["p99"] < 200 if moved else None)
     for transport in ("tcp", "rdma"):
         names = [f"{name}, {transport}, VM" for name in ("light-loss", "loss")]
         lossy = [row for row in map(known, names) if row]
@@ -268,11 +280,24 @@ def measure_soak(page, options, log):
 
 def measure_simulator(page, options, log):
     report = run(options.program, ["sim", "--first", options.seed, "--seeds", options.sim_seeds], log)
-    if not report["ok"]:
-        page.violations.append(f"simulator: {report['failures']}")
-    page.add("simulator", "no rule broken",
-             f"{report['seeds']} seeds, {report['virtual_hours']:.2f} virtual hours, {len(report['failures'])} failures",
-             report["ok"])
+    page.violations += [f"simulator, seed {failure['seed']}: {failure['violation']}" for failure in report["failures"]]
+    recorded, all_found = recorded_of_simulator()
+    page.add("simulator", "no rule broken; every deliberate defect found within 500 seeds",
+             f"{report['seeds']} seeds, {report['virtual_hours']:.2f} virtual hours, {len(report['failures'])} failures; "
+             f"{recorded}", report["ok"] and all_found)
+
+
+def recorded_of_simulator():
+    """What the simulator has found, as its page records it: neither is measured here."""
+    text = SIMULATOR_PAGE.read_text()
+
+    def rows(header):
+        return [line.split("|")[1:3] for line in text.split(header)[1].split("\n\n")[0].splitlines()[2:]]
+
+    defects = rows("| defect |")
+    found = sum(seed.strip().isdigit() and int(seed) <= 500 for _, seed in defects)
+    text = f"recorded: {len(rows('| seed |'))} defects of the engine found, {found} of {len(defects)} deliberate ones"
+    return text, found == len(defects)
 
 
 def machine():
@@ -293,7 +318,7 @@ def machine():
 
 
 def write_page(page, rows, soak, options, where, kind):
-    words = {True: "met", False: "**missed**", None: "not measured"}
+    words = {True: "met", NOT_ALL: NOT_ALL, False: "**missed**", None: "not measured"}
     lines = ["# Reliability, measured", "",
              "Written by `./dev reliability` (scripts/reliability.py): run it to have the figures of your machine. Times are from",
              "real processes under real signals, dropped packets and verified traffic; [apps.md](apps.md#faults) says how each is",
@@ -303,8 +328,9 @@ def write_page(page, rows, soak, options, where, kind):
              f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {kind}.", "",
              "| what | target | measured | |", "|---|---|---|---|"]
     lines += [f"| {what} | {target} | {measured} | {words[met]} |" for what, target, measured, met in page.rows]
-    lines += ["", "The mutation check of the simulator (tests/sim/mutations.py) takes a build of its own, and is not a part",
-              "of this: [simulator.md](simulator.md).", "", "## Scenarios", "",
+    lines += ["", "The mutation check of the simulator (tests/sim/mutations.py) takes a build of its own, and is not a part of this:",
+              "what is recorded of it and of what the simulator found is from [simulator.md](simulator.md). `short-lived-peers`",
+              "has 50 of them in a round, one after the other: in 20 rounds (`--full`) 1,000.", "", "## Scenarios", "",
               "Medians of the rounds, the longest in brackets; milliseconds.", "",
               "| scenario | detect | all ended | moved | recover | completed | failed | wrong | hung | quarantined | |",
               "|---|---|---|---|---|---|---|---|---|---|---|"]
@@ -375,7 +401,7 @@ def main():
     measure_simulator(page, options, log)
     write_page(page, rows, soak, options, options.out, kind)
     for what, _, measured, met in page.rows:
-        print(f"{ {True: 'met', False: 'MISSED', None: '-'}[met]:7} {what}: {measured}")
+        print(f"{ {True: 'met', NOT_ALL: 'met', False: 'MISSED', None: '-'}[met]:7} {what}: {measured}")
     for violation in page.violations:
         print(f"VIOLATION {violation}")
     if page.violations or (options.strict and any(met is False for *_, met in page.rows)):

@@ -59,12 +59,19 @@ Status inject(FaultInjector& faults, const std::string& what) {
     if (what == "one-of-two-paths") return faults.dropPath("tcp0 ", std::chrono::seconds(2));
     if (what == "frozen-loop") return faults.freezeLoop(0, kShortWhile);
     if (what == "frozen-control-loop") return faults.freezeLoop(FaultInjector::kControlLoop, kShortWhile);
+    if (what == "one-lost-completion") {
+        FaultRule next;
+        next.point = FaultPoint::Completion;
+        next.action = FaultAction::Lose;
+        next.nth = 1;
+        return faults.add(next).status();
+    }
     const auto found =
         std::find_if(rules().begin(), rules().end(), [&](const Injection& each) { return each.name == what; });
     if (found == rules().end()) {
         std::string known;
         for (const std::string& name : injections()) known += name + ", ";
-        return {Code::InvalidArgument, "it is " + known + "one-of-two-paths or off"};
+        return {Code::InvalidArgument, "it is " + known + "one-of-two-paths, one-lost-completion or off"};
     }
     FaultRule rule;
     rule.point = found->point;

@@ -8,7 +8,8 @@
 
 namespace troupe::apps::faults {
 
-/// What "fault inject WHAT" takes, but for "off", and for "one-of-two-paths", which needs an engine that has two.
+/// What "fault inject WHAT" takes, but for "off", for "one-of-two-paths", which needs an engine that has two, and for
+/// "one-lost-completion", after which one operation ends by its deadline alone.
 const std::vector<std::string>& injections();
 
 /// Breaks the traffic's own engine so, in addition to what is broken already; "off" ends all of it. InvalidArgument

@@ -37,6 +37,7 @@ constexpr std::array kActions = {
     ActionRule{"rail", "down or up"},
     ActionRule{"device", "delete"},
     ActionRule{"files", "few or many"},
+    ActionRule{"memory", "few or many"},
     ActionRule{"initiator", "start or kill"},
     ActionRule{"peers", "a number of short-lived targets"},
     ActionRule{"open", "stopped"},
@@ -75,8 +76,9 @@ std::vector<Scenario> makeBuiltin() {
                                "heal start", "run 500ms"});
     initiator.survives = true;
     initiator.bystanders = 1;
-    Scenario& bystanders = add("one-of-16-dead", "one of 16 targets is killed while all are used",
-                               {"run 1s", "fault kill", "run 1s", "heal start", "run 300ms"});
+    Scenario& bystanders =
+        add("one-of-16-dead", "one of 16 targets is killed while all are used",
+            {"run 300ms", "control 1s", "run 300ms", "fault kill", "run 1s", "heal start", "run 300ms"});
     bystanders.bystanders = 15;
     add("short-lived-peers", "50 targets come, are used once, and are killed",
         {"run 200ms", "fault peers 50", "heal start", "run 300ms"})
@@ -87,6 +89,10 @@ std::vector<Scenario> makeBuiltin() {
     add("few-files", "the target has no descriptors left for 2 s",
         {"run 300ms", "fault files few", "run 2s", "heal files many", "run 300ms"})
         .survives = true;
+    // What is canceled has its connection made anew, and memory for it.
+    add("few-memory", "the target gets no more memory for 2 s, while what runs is canceled at random",
+        {"run 300ms", "fault memory few", "fault storm cancel", "run 2s", "heal storm off", "heal memory many",
+         "run 300ms"});
     add("deadline-storm", "deadlines of 0 to 3 ms for 2 s",
         {"run 300ms", "fault storm deadline", "run 2s", "heal storm off", "run 300ms"});
     add("cancel-storm", "what runs is canceled at random for 2 s",
@@ -110,6 +116,8 @@ std::vector<Scenario> makeBuiltin() {
                                   {"run 300ms", "fault drop on", "run 2s", "heal drop off", "run 2s"});
     silent.settings = {"keepalive_interval=60ms", "keepalive_timeout=200ms"};
     silent.deadline = std::chrono::seconds(10);
+    // By the keepalive, that is, and not by the deadline.
+    silent.ends_within = std::chrono::seconds(3);
     addNetwork("paths-down", "the only link to the target is down for 5 s",
                {"run 300ms", "fault link down", "run 5s", "heal link up", "run 2s"});
     addNetwork("light-loss", "one packet in a hundred is lost for 3 s",
@@ -162,8 +170,8 @@ Status take(const nlohmann::json& object, const char* key, T& value) {
 
 Result<Scenario> readScenario(const nlohmann::json& object) {
     if (!object.is_object()) return {Code::InvalidArgument, "not a JSON object: " + object.dump().substr(0, 80)};
-    static constexpr std::array kKeys = {"name",     "about",    "needs",      "settings",
-                                         "deadline", "survives", "bystanders", "steps"};
+    static constexpr std::array kKeys = {"name",        "about",    "needs",      "settings", "deadline",
+                                         "ends_within", "survives", "bystanders", "steps"};
     for (const auto& [key, value] : object.items())
         if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
             return {Code::InvalidArgument, "no key \"" + key + "\" of a scenario"};
@@ -171,10 +179,12 @@ Result<Scenario> readScenario(const nlohmann::json& object) {
     std::vector<std::string> needs;
     std::vector<std::string> steps;
     std::string deadline;
-    for (const Status& taken : {take(object, "name", scenario.name), take(object, "about", scenario.about),
-                                take(object, "needs", needs), take(object, "settings", scenario.settings),
-                                take(object, "deadline", deadline), take(object, "survives", scenario.survives),
-                                take(object, "bystanders", scenario.bystanders), take(object, "steps", steps)})
+    std::string ends_within;
+    for (const Status& taken :
+         {take(object, "name", scenario.name), take(object, "about", scenario.about), take(object, "needs", needs),
+          take(object, "settings", scenario.settings), take(object, "deadline", deadline),
+          take(object, "ends_within", ends_within), take(object, "survives", scenario.survives),
+          take(object, "bystanders", scenario.bystanders), take(object, "steps", steps)})
         if (!taken) return taken;
     if (scenario.name.empty()) return {Code::InvalidArgument, "a scenario without a \"name\""};
     for (const std::string& need : needs) {
@@ -189,6 +199,11 @@ Result<Scenario> readScenario(const nlohmann::json& object) {
         const auto time = parseTime(deadline);
         if (!time) return time.status().withContext("\"deadline\"");
         scenario.deadline = std::chrono::ceil<std::chrono::milliseconds>(*time);
+    }
+    if (!ends_within.empty()) {
+        const auto time = parseTime(ends_within);
+        if (!time) return time.status().withContext("\"ends_within\"");
+        scenario.ends_within = std::chrono::ceil<std::chrono::milliseconds>(*time);
     }
     if (steps.empty()) return {Code::InvalidArgument, "no \"steps\""};
     for (const std::string& line : steps) {
@@ -217,14 +232,15 @@ Result<Step> parseStep(const std::string& line) {
         return Status(Code::InvalidArgument, "step \"" + line + "\": " + why);
     };
     Step step;
-    if (all.size() == 2 && all[0] == "run") {
+    if (all.size() == 2 && (all[0] == "run" || all[0] == "control")) {
         const auto time = parseTime(all[1]);
         if (!time) return refuse(time.status().message());
+        step.kind = all[0] == "run" ? Step::Kind::Run : Step::Kind::Control;
         step.time = *time;
         return step;
     }
     if (all.size() < 2 || all.size() > 3 || (all[0] != "fault" && all[0] != "heal"))
-        return refuse("it is \"run TIME\", \"fault ACTION\" or \"heal ACTION\"");
+        return refuse("it is \"run TIME\", \"control TIME\", \"fault ACTION\" or \"heal ACTION\"");
     step.kind = all[0] == "fault" ? Step::Kind::Fault : Step::Kind::Heal;
     step.action = all[1];
     if (all.size() == 3) step.argument = all[2];

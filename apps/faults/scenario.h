@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,13 @@
 
 namespace troupe::apps::faults {
 
-/// One line of a scenario: "run 500ms", "fault kill", "heal start", "fault loss 5%".
+/// One line of a scenario: "run 500ms", "control 1s", "fault kill", "heal start", "fault loss 5%".
 struct Step {
     enum class Kind {
-        Run,    ///< The traffic runs for `time`.
-        Fault,  ///< `action` breaks something; times are counted from the first of these on.
-        Heal,   ///< `action` mends it; recovery is counted from the last of these on.
+        Run,      ///< The traffic runs for `time`.
+        Control,  ///< The traffic to the bystanders alone does: what they are compared with while the fault lasts.
+        Fault,    ///< `action` breaks something; times are counted from the first of these on.
+        Heal,     ///< `action` mends it; recovery is counted from the last of these on.
     };
     Kind kind = Kind::Run;
     Duration time{};
@@ -38,8 +40,10 @@ struct Scenario {
     std::vector<Need> needs;
     std::vector<std::string> settings;         ///< "key=value", of both sides' engines.
     std::chrono::milliseconds deadline{1000};  ///< Of each operation.
-    bool survives = false;                     ///< No operation may fail.
-    unsigned bystanders = 0;                   ///< More targets, that nothing happens to; their traffic counts apart.
+    /// Of each operation, from its submit to its end, else it has hung; nothing: its deadline and the drain's bound.
+    std::optional<std::chrono::milliseconds> ends_within;
+    bool survives = false;    ///< No operation may fail.
+    unsigned bystanders = 0;  ///< More targets, that nothing happens to; their traffic counts apart.
     std::vector<Step> steps;
 };
 
@@ -49,8 +53,8 @@ Result<Step> parseStep(const std::string& line);
 const std::vector<Scenario>& builtinScenarios();
 
 /// A JSON array of objects {"name", "about", "needs": ["network", "rails", "redis"], "settings": ["key=value"],
-/// "deadline": "1s", "survives": false, "bystanders": 0, "steps": ["run 500ms", ...]}; all but name and steps may be
-/// left out. NotFound; InvalidArgument names the scenario and what is wrong with it.
+/// "deadline": "1s", "ends_within": "3s", "survives": false, "bystanders": 0, "steps": ["run 500ms", ...]}; all but
+/// name and steps may be left out. NotFound; InvalidArgument names the scenario and what is wrong with it.
 Result<std::vector<Scenario>> loadScenarios(const std::string& path);
 
 }  // namespace troupe::apps::faults

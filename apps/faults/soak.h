@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/faults/resources.h"
 #include "apps/faults/stage.h"
-#include "apps/faults/usage.h"
 #include "apps/support/random.h"
 
 namespace troupe::apps::faults {
@@ -28,10 +28,10 @@ struct SoakReport {
     Duration transferred{};  ///< Of that, with traffic.
     unsigned acts = 0;
     std::uint64_t faults = 0;
-    Usage before;         ///< Of this process, after the first act, without an engine.
-    Usage after;          ///< The same at the end.
-    Usage target_before;  ///< Of the target that nothing happened to whose growth was the largest: with traffic.
-    Usage target_after;   ///< The same when its act ended.
+    Resources before;         ///< Of this process, after the first act, without an engine.
+    Resources after;          ///< The same at the end.
+    Resources target_before;  ///< Of the target that nothing happened to whose growth was the largest: with traffic.
+    Resources target_after;   ///< The same when its act ended.
     std::map<std::string, std::string> left_out;  ///< Needs that this machine does not meet, and why.
     std::vector<std::string> violations;          ///< What may never be. Empty: nothing.
     bool stopped = false;
@@ -70,13 +70,13 @@ class Soak {
     Episode draw(Kind kind);
     std::string pause(unsigned low_ms, unsigned high_ms);
     void violate(const std::string& what);
-    void compareUsage();
+    void compareResources();
 
     const Options options_;
     const std::function<bool(const std::string&)> tick_;
     Random random_;
     std::string now_playing_;
-    std::optional<Usage> first_usage_;
+    std::optional<Resources> first_resources_;
     SoakReport report_;
 };
 

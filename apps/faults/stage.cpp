@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <iterator>
 #include <thread>
 #include <utility>
+
+#include "apps/support/units.h"
 
 namespace troupe::apps::faults {
 
@@ -19,13 +19,8 @@ constexpr std::chrono::microseconds kPumpWait{500};
 constexpr std::chrono::milliseconds kLookEvery{20};
 /// Before the first fault: until operations complete on every way.
 constexpr std::chrono::seconds kWarmBound{60};
-/// An engine keeps a connection of a peer that died for a moment.
-constexpr std::size_t kSparePerRound = 8;
-
-std::size_t openDescriptors() {
-    return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
-}
+/// For a machine that is busy: until what has not ended in time is seen to have not.
+constexpr std::chrono::seconds kSettleSlack{2};
 
 double perSecond(std::uint64_t bytes, Duration time) {
     return time <= Duration::zero() ? 0 : static_cast<double>(bytes) / std::chrono::duration<double>(time).count();
@@ -48,7 +43,7 @@ Stage::~Stage() {
 
 Result<Round> Stage::run() {
     if (const Status up = open(); !up) return up;
-    const std::size_t descriptors = openDescriptors();
+    if (const Status noted = noteResources(); !noted) return noted;
     // What was carried while the scene was set is not of the time before the fault.
     began_ = Clock::now();
     bytes_at_begin_ = peers_.front().traffic->tally().bytes;
@@ -58,9 +53,10 @@ Result<Round> Stage::run() {
     const auto well = awaitRecovery();
     if (!well) return well.status();
     if (!*well) round_.broken = fmt::format("not well again after {} s", kRecoveryBound.count());
+    // What is under way at the end of the steps may be what never ends.
+    if (const Status settled = settle(); !settled) return settled;
     finish();
-    if (const std::size_t now = openDescriptors(); round_.broken.empty() && now > descriptors + kSparePerRound)
-        round_.broken = fmt::format("{} descriptors became {}", descriptors, now);
+    compareResources();
     return round_;
 }
 
@@ -80,7 +76,7 @@ Status Stage::settle() {
         [this] {
             return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.traffic->oldest(); });
         },
-        scenario_.deadline + 2 * kDrainBound);
+        trafficOptions().longest() + kSettleSlack);
     return idle.status();  // What is still under way then counts as hung.
 }
 
@@ -178,8 +174,7 @@ Status Stage::addPeer(unsigned number) {
     peer.target = std::make_unique<Target>(std::move(target));
     if (const Status launched = peer.target->launch(); !launched) return launched;
     if (const Status up = waitUp(*peer.target); !up) return up;
-    Traffic::Options traffic = options_.traffic;
-    traffic.deadline = scenario_.deadline;
+    Traffic::Options traffic = trafficOptions();
     traffic.seed += number;
     const std::uint64_t bytes = Traffic::localBytes(traffic);
     peer.traffic = std::make_unique<Traffic>(session_->engine(), memory_.subspan(number * bytes, bytes), traffic);
@@ -190,6 +185,15 @@ Status Stage::addPeer(unsigned number) {
     if (const Status aimed = aim(peer); !aimed) return aimed;
     peers_.push_back(std::move(peer));
     return Status::ok();
+}
+
+Traffic::Options Stage::trafficOptions() const {
+    Traffic::Options traffic = options_.traffic;
+    traffic.deadline = scenario_.deadline;
+    traffic.ends_within = scenario_.ends_within;
+    const std::string& transport = options_.engine.transport;
+    if (transport == "rdma" || transport == "auto") traffic.drain = kDrainBoundOfRdma;
+    return traffic;
 }
 
 Status Stage::aim(Peer& peer) {
@@ -246,6 +250,55 @@ Status Stage::pump(TimePoint until) {
     return pumpUntil([until] { return Clock::now() >= until; }, kLongestRun).status();
 }
 
+/// What bystanders have while nothing is sent to the victim: where all share the same processors, the others have more
+/// when it is gone, and that more is no merit of the engine's.
+Status Stage::runControl(Duration time) {
+    if (fault_at_) return {Code::InvalidArgument, "a control comes before the first fault"};
+    peers_.front().rests = true;
+    const TimePoint began = Clock::now();
+    const std::uint64_t bytes = bystanderBytes();
+    if (const Status ran = pump(began + time); !ran) return ran;
+    control_ = perSecond(bystanderBytes() - bytes, Clock::now() - began);
+    peers_.front().rests = false;
+    // What was carried until now is not of the time before the fault.
+    began_ = Clock::now();
+    bytes_at_begin_ = peers_.front().traffic->tally().bytes;
+    bystander_bytes_at_begin_ = bystanderBytes();
+    return Status::ok();
+}
+
+Status Stage::noteResources() {
+    const auto own = ownResources();
+    if (!own) return own.status();
+    resources_ = *own;
+    for (std::size_t i = 1; i < peers_.size(); ++i) {
+        const auto of_target = resourcesOf(peers_[i].target->pid());
+        if (!of_target) return of_target.status();
+        peers_[i].resources = *of_target;
+    }
+    return Status::ok();
+}
+
+void Stage::compareResources() {
+    const auto compare = [&](const std::string& whose, const Resources& before, const Resources& after) {
+        if (!round_.broken.empty()) return;
+        if (after.descriptors > before.descriptors + kDescriptorSlack)
+            round_.broken = fmt::format("{} descriptors of {} became {}", before.descriptors, whose, after.descriptors);
+        else if (after.memory > before.memory + kMemorySlack)
+            round_.broken = fmt::format("{} of memory of {} became {}", formatBytes(before.memory), whose,
+                                        formatBytes(after.memory));
+    };
+    if (const auto own = ownResources()) {
+        round_.memory_grown = static_cast<std::int64_t>(own->memory) - static_cast<std::int64_t>(resources_.memory);
+        round_.descriptors_grown =
+            static_cast<std::int64_t>(own->descriptors) - static_cast<std::int64_t>(resources_.descriptors);
+        compare("this process", resources_, *own);
+    }
+    for (const Peer& peer : peers_)
+        if (const auto now = resourcesOf(peer.target->pid()); now && peer.resources)
+            compare("a target that nothing happened to", *peer.resources, *now);
+}
+
 std::uint64_t Stage::bystanderBytes() const {
     std::uint64_t bytes = 0;
     for (std::size_t i = 1; i < peers_.size(); ++i) bytes += peers_[i].traffic->tally().bytes;
@@ -261,6 +314,7 @@ void Stage::noteFault() {
 
 Status Stage::carryOut(const Step& step) {
     if (step.kind == Step::Kind::Run) return pump(Clock::now() + step.time);
+    if (step.kind == Step::Kind::Control) return runControl(step.time);
     const bool first_fault = step.kind == Step::Kind::Fault && !fault_at_;
     if (first_fault) {
         // With as much under way as there can be.
@@ -310,20 +364,30 @@ void Stage::finish() {
         const Duration during = *healed_at_ - *fault_at_;
         round_.lost = lostShare(perSecond(bytes_at_fault_ - bytes_at_begin_, before),
                                 perSecond(bytes_at_heal_ - bytes_at_fault_, during));
-        round_.bystanders_lost = lostShare(perSecond(bystander_bytes_at_fault_ - bystander_bytes_at_begin_, before),
-                                           perSecond(bystander_bytes_at_heal_ - bystander_bytes_at_fault_, during));
+        round_.bystanders_lost =
+            lostShare(control_.value_or(perSecond(bystander_bytes_at_fault_ - bystander_bytes_at_begin_, before)),
+                      perSecond(bystander_bytes_at_heal_ - bystander_bytes_at_fault_, during));
     }
+    std::size_t under_way = 0;
+    bool some_never_ended = false;
     for (std::size_t i = 0; i < peers_.size(); ++i) {
         const Tally& tally = peers_[i].traffic->tally();
         round_.tally.add(tally);
+        under_way += peers_[i].traffic->running();
+        some_never_ended = some_never_ended || (fault_at_ && !peers_[i].traffic->allEnded());
         if (i > 0 && tally.failures() > 0 && round_.broken.empty())
             round_.broken = fmt::format("{} operations of a target that nothing happened to failed", tally.failures());
     }
     const Tally& tally = round_.tally;
     if (tally.wrong > 0) round_.broken = tally.first_wrong;
-    if (tally.hung > 0 && round_.broken.empty())
-        round_.broken =
-            fmt::format("{} operations had not ended {} ms after their deadline", tally.hung, kDrainBound.count());
+    // Whatever else broke: what hangs is often why.
+    if (tally.wrong == 0 && tally.hung > 0)
+        round_.broken = fmt::format("{} had not ended {} ms after {} submit", counted(tally.hung, "operation"),
+                                    trafficOptions().longest().count(), tally.hung == 1 ? "its" : "their");
+    if (tally.wrong == 0 && tally.hung == 0 && under_way > 0)
+        round_.broken = fmt::format("{} still under way at the end", counted(under_way, "operation"));
+    if (some_never_ended && round_.broken.empty())
+        round_.broken = "it is not known when what was under way at the fault ended";
     if (scenario_.survives && tally.failures() > 0 && round_.broken.empty())
         round_.broken = fmt::format("{} operations failed", tally.failures());
 }

@@ -10,6 +10,7 @@
 #include "apps/faults/network.h"
 #include "apps/faults/rails.h"
 #include "apps/faults/redis_process.h"
+#include "apps/faults/resources.h"
 #include "apps/faults/scenario.h"
 #include "apps/faults/target.h"
 #include "apps/faults/traffic.h"
@@ -25,7 +26,11 @@ struct Round {
     std::optional<Duration> moved;      ///< Traffic::firstMove. By RDMA with rails only.
     std::optional<Duration> recovered;  ///< From the end of the fault to the first operation begun after it, completed.
     double lost = 0;                    ///< Of the throughput, while the fault lasted: 0..1.
-    double bystanders_lost = 0;         ///< Of that to the other targets; below 0: they had more.
+    /// Of that to the other targets, compared with what they had while nothing was sent to this one (Step::Control),
+    /// or, without, with what they had before; below 0: they had more.
+    double bystanders_lost = 0;
+    std::int64_t memory_grown = 0;       ///< Of this process, resident, bytes: from the first operations to the end.
+    std::int64_t descriptors_grown = 0;  ///< The same.
     Tally tally;
     std::string broken;  ///< What the scenario or the engine's promises did not allow; empty: nothing.
 };
@@ -54,7 +59,7 @@ class Stage {
     Status perform(const Step& step) { return carryOut(step); }
     /// Runs until all is well again. False: it was not in time.
     Result<bool> awaitRecovery();
-    /// Ends what is under way, within a bound.
+    /// Begins nothing more, and waits until what is under way has ended or counts as hung.
     Status settle();
     /// Of all traffic so far.
     Tally tally() const;
@@ -72,6 +77,7 @@ class Stage {
         std::unique_ptr<Traffic> traffic;
         SegmentID segment = kInvalidSegmentID;
         bool rests = false;
+        std::optional<Resources> resources;  ///< Of its target, of a bystander: with traffic, before anything broke.
     };
 
     Status meetNeeds();
@@ -95,7 +101,11 @@ class Stage {
     Status setStorm(const std::string& what);
     Status actOnRedis(const std::string& what);
     Status registerAnew();
+    Status runControl(Duration time);
     std::uint64_t bystanderBytes() const;
+    Status noteResources();
+    void compareResources();
+    Traffic::Options trafficOptions() const;
     void finish();
     void lookForRecord(TimePoint now);
     bool hasRecovered() const;
@@ -123,6 +133,8 @@ class Stage {
     std::uint64_t bystander_bytes_at_fault_ = 0;
     std::uint64_t bytes_at_heal_ = 0;
     std::uint64_t bystander_bytes_at_heal_ = 0;
+    std::optional<double> control_;  ///< Bytes a second of the bystanders, while nothing is sent to the victim.
+    Resources resources_;            ///< Of this process, with traffic, before anything broke.
     Round round_;
 };
 

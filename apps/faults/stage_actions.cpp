@@ -47,10 +47,12 @@ Status Stage::act(const Step& step) {
         if (error != std::errc() || end != what.data() + what.size()) return refuse();
         return useShortLivedPeers(count);
     }
-    if (step.action == "stop" || step.action == "continue" || step.action == "files") {
+    if (step.action == "stop" || step.action == "continue" || step.action == "files" || step.action == "memory") {
         if (!target.runs()) return {Code::InvalidArgument, "the target does not run"};
         if (step.action == "files")
             return what == "few" || what == "many" ? target.setFewFiles(what == "few") : refuse();
+        if (step.action == "memory")
+            return what == "few" || what == "many" ? target.setFewMemory(what == "few") : refuse();
         step.action == "stop" ? target.stop() : target.proceed();
         return Status::ok();
     }

@@ -63,13 +63,24 @@ void Target::stopWholly() {
     }
 }
 
-Status Target::setFewFiles(bool few) {
+Status Target::setFewFiles(bool few) { return setLimit(files_, few); }
+
+Status Target::setFewMemory(bool few) {
+#ifdef __SANITIZE_ADDRESS__
+    return {Code::Unsupported, "AddressSanitizer ends a process that gets no memory"};
+#endif
+    // New mappings, and what is made of the ones that there are.
+    const Status set = setLimit(address_space_, few);
+    return set ? setLimit(data_, few) : set;
+}
+
+Status Target::setLimit(Limit& limit, bool few) {
+    const auto resource = static_cast<__rlimit_resource>(limit.resource);
     const pid_t pid = process_->pid();
-    if (few && ::prlimit(pid, RLIMIT_NOFILE, nullptr, &files_) != 0)
+    if (few && ::prlimit(pid, resource, nullptr, &limit.before) != 0)
         return {Code::Internal, std::string("prlimit: ") + std::strerror(errno)};
-    // Lower than every descriptor it has, but for the standard ones: it keeps those, and gets none.
-    const rlimit limit{few ? 3 : files_.rlim_cur, files_.rlim_max};
-    if (::prlimit(pid, RLIMIT_NOFILE, &limit, nullptr) != 0)
+    const rlimit wanted{few ? limit.few : limit.before.rlim_cur, limit.before.rlim_max};
+    if (::prlimit(pid, resource, &wanted, nullptr) != 0)
         return {Code::Internal, std::string("prlimit: ") + std::strerror(errno)};
     return Status::ok();
 }

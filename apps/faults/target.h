@@ -46,17 +46,29 @@ class Target {
     void proceed() { process_->signal(SIGCONT); }
     /// Leaves it no descriptor but those it has, or as many as before.
     Status setFewFiles(bool few);
+    /// Gives it no page of memory more than it has, or as many as before. Unsupported: under AddressSanitizer.
+    Status setFewMemory(bool few);
 
     const std::string& segment() const { return segment_; }
     const ByteRange& memory() const { return memory_; }
 
   private:
+    struct Limit {
+        int resource;
+        rlim_t few;
+        rlimit before{};
+    };
+    Status setLimit(Limit& limit, bool few);
+
     const Options options_;
     std::optional<ChildProcess> process_;
     std::string segment_;
     ByteRange memory_;
     std::uint16_t port_ = 0;
-    rlimit files_{};
+    /// Lower than every descriptor it has, but for the standard ones: it keeps those, and gets none.
+    Limit files_{RLIMIT_NOFILE, 3};
+    Limit address_space_{RLIMIT_AS, 0};
+    Limit data_{RLIMIT_DATA, 0};
 };
 
 }  // namespace troupe::apps::faults

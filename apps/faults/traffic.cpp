@@ -58,7 +58,7 @@ Traffic::Traffic(TransferEngine& engine, std::span<std::byte> local, const Optio
 Traffic::~Traffic() {
     for (const Operation& operation : running_) {
         static_cast<void>(engine_.cancelTransfer(operation.batch));
-        static_cast<void>(engine_.waitTransfer(operation.batch, kDrainBound));
+        static_cast<void>(engine_.waitTransfer(operation.batch, options_.drain));
         static_cast<void>(engine_.freeBatchID(operation.batch));
     }
 }
@@ -111,8 +111,12 @@ bool Traffic::drain(TimePoint now) {
     return running_.empty();
 }
 
-bool Traffic::begin(TimePoint now) {
-    if (free_.empty()) return false;
+Traffic::Operation Traffic::prepare() {
+    // What was refused is tried again as it is: to fill a buffer anew for each try of a peer that is gone would take
+    // more of a processor than the tries do, and so from the operations of the others.
+    if (refused_ && refused_->life == life_) return *std::exchange(refused_, std::nullopt);
+    if (refused_) free_.push_back(refused_->buffer);
+    refused_.reset();
     std::vector<Block*> idle;
     for (Block& block : blocks_)
         if (!block.busy) idle.push_back(&block);
@@ -120,6 +124,7 @@ bool Traffic::begin(TimePoint now) {
     Operation operation;
     operation.block = &block;
     operation.buffer = free_.back();
+    free_.pop_back();
     operation.write = block.seeds.empty() || random_.chance(50);
     operation.seed = mixBits(options_.seed) + ++writes_;
     if (operation.write)
@@ -127,27 +132,35 @@ bool Traffic::begin(TimePoint now) {
     else
         std::fill(operation.buffer.begin(), operation.buffer.end(), kPoison);
     operation.life = life_;
+    return operation;
+}
+
+bool Traffic::begin(TimePoint now) {
+    if (free_.empty() && !refused_) return false;
+    Operation operation = prepare();
+    Block& block = *operation.block;
     operation.begun = now;
-    operation.deadline =
+    const TimePoint deadline =
         now + (storm_ == Storm::Deadlines ? Duration(std::chrono::microseconds(random_.below(kStormDeadlineUs)))
                                           : Duration(options_.deadline));
+    operation.ends_by = options_.ends_within ? now + *options_.ends_within : deadline + options_.drain;
     TransferRequest request;
     request.opcode = operation.write ? TransferRequest::WRITE : TransferRequest::READ;
     request.source = operation.buffer.data();
     request.target_id = segment_;
     request.target_offset = remote_.addr + block.offset;
     request.length = options_.block;
-    request.deadline = operation.deadline;
+    request.deadline = deadline;
     const auto batch = engine_.allocateBatchID(1);
     const Status submitted = batch ? engine_.submitTransfer(*batch, {request}) : batch.status();
     if (!submitted) {
         if (batch) static_cast<void>(engine_.freeBatchID(*batch));
         ++tally_.refused;
         refused_until_ = now + kRefusedPause;
+        refused_ = operation;
         return false;
     }
     operation.batch = *batch;
-    free_.pop_back();
     block.busy = true;
     running_.push_back(operation);
     return true;
@@ -161,7 +174,7 @@ bool Traffic::take(Operation& operation, TimePoint now) {
     }
     const auto status = engine_.getTransferStatus(operation.batch, 0);
     if (!status || !isTerminal(status->s)) {
-        if (!operation.is_hung && now > operation.deadline + kDrainBound) {
+        if (!operation.is_hung && now > operation.ends_by) {
             operation.is_hung = true;
             ++tally_.hung;
         }

@@ -22,7 +22,7 @@ struct Tally {
     std::map<std::string, std::uint64_t> failed;  ///< By cause: the name of its code.
     std::uint64_t refused = 0;                    ///< Not even submitted.
     std::uint64_t wrong = 0;                      ///< Operations with a wrong byte, or a buffer touched after its end.
-    std::uint64_t hung = 0;                       ///< Not ended at deadline + kDrainBound.
+    std::uint64_t hung = 0;                       ///< Not ended when they had to be: Traffic::Options.
     std::uint64_t quarantined = 0;                ///< Ended, and not quiesced.
     std::string first_wrong;
 
@@ -31,8 +31,10 @@ struct Tally {
 };
 
 /// What an operation may take past its deadline: until its path is reset and drained, or a target that does not answer
-/// is given up (1 s, docs/design.md "Fencing").
+/// is given up. By TCP that is 1 s (docs/design.md "Fencing"), by RDMA rdma.drain_timeout (0.5 s), the 2 s in which a
+/// queue pair that does not drain is destroyed, and 1 s for its fence; and the rest is for a machine that is busy.
 inline constexpr std::chrono::milliseconds kDrainBound{2000};
+inline constexpr std::chrono::milliseconds kDrainBoundOfRdma{4000};
 
 /// Reads and writes of whole blocks of a target, as many at a time as there may be, every byte of them compared with
 /// what the writes before can have left there. A write that failed may have arrived in part, so from then on each byte
@@ -44,7 +46,13 @@ class Traffic {
         std::uint64_t block = 256u << 10;
         std::uint32_t inflight = 8;
         std::chrono::milliseconds deadline{1000};
+        std::chrono::milliseconds drain = kDrainBound;
+        /// An operation that has not ended so long after its submit has hung; nothing: at its deadline + `drain`.
+        std::optional<std::chrono::milliseconds> ends_within;
         std::uint64_t seed = 1;
+
+        /// From a submit until none of this can be under way any more.
+        std::chrono::milliseconds longest() const { return ends_within.value_or(deadline + drain); }
     };
     enum class Storm { None, Deadlines, Cancels };
 
@@ -70,6 +78,8 @@ class Traffic {
     bool drain(TimePoint now);
     /// Something to wait for between two steps; nothing when all is refused.
     std::optional<BatchID> oldest() const;
+    /// Operations under way.
+    std::size_t running() const { return running_.size(); }
     void setStorm(Storm storm) { storm_ = storm; }
     /// Asks the engine of each operation that ends after a fault which way it went, for firstMove().
     void lookForMoves() { looks_for_moves_ = true; }
@@ -107,7 +117,7 @@ class Traffic {
         bool is_canceled = false;
         bool is_hung = false;
         TimePoint begun;
-        TimePoint deadline;
+        TimePoint ends_by;  ///< Else it has hung.
     };
     struct Resting {
         std::span<std::byte> buffer;
@@ -115,6 +125,7 @@ class Traffic {
     };
 
     bool begin(TimePoint now);
+    Operation prepare();
     bool take(Operation& operation, TimePoint now);
     void onCompleted(const Operation& operation, TimePoint now);
     void onFailed(const Operation& operation, const TransferStatus& status, TimePoint now);
@@ -138,6 +149,7 @@ class Traffic {
     std::uint64_t writes_ = 0;
     std::uint64_t life_ = 0;  ///< Counts how often what is known of the memory was forgotten.
     TimePoint refused_until_{};
+    std::optional<Operation> refused_;  ///< Filled, and not taken.
     Tally tally_;
     TimePoint fault_at_ = kForever;
     TimePoint fault_works_at_ = kForever;

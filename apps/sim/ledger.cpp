@@ -39,10 +39,11 @@ void Ledger::processStarted(int host, unsigned start) {
     self.expected = self.bytes;
     self.claims.assign(kBytes / kUnit, 0);
     self.tainted.assign(kBytes / kUnit, false);
+    self.unknown.assign(kBytes, false);
     self.registered.assign(kRegions, false);
 }
 
-std::optional<std::uint64_t> Ledger::free(int host, std::uint64_t length) {
+std::optional<std::uint64_t> Ledger::free(int host, std::uint64_t length, bool known) {
     const Memory& self = memory(host);
     if (!self.alive) return std::nullopt;
     const std::uint64_t units = std::max<std::uint64_t>(unitsOf(length), 1);
@@ -53,6 +54,11 @@ std::optional<std::uint64_t> Ledger::free(int host, std::uint64_t length) {
         bool usable = true;
         for (std::uint64_t unit = first; unit < first + units && usable; ++unit)
             usable = self.claims[unit] == 0 && !self.tainted[unit] && self.registered[unit * kUnit / kRegionBytes];
+        if (usable && known) {
+            const auto from = self.unknown.begin() + static_cast<std::ptrdiff_t>(first * kUnit);
+            usable = std::find(from, from + static_cast<std::ptrdiff_t>(length), true) ==
+                     from + static_cast<std::ptrdiff_t>(length);
+        }
         if (usable) return baseOf(host) + first * kUnit;
     }
     return std::nullopt;
@@ -109,9 +115,12 @@ void Ledger::ended(TaskRecord& task) {
             if (!std::equal(local, local + task.length, theirs.bytes.begin() + static_cast<std::ptrdiff_t>(at)))
                 world_.fail(describe(task) + " is COMPLETED and its bytes are not in the peer's memory");
             std::copy_n(local, task.length, theirs.expected.begin() + static_cast<std::ptrdiff_t>(at));
+            setUnknown(task.target, task.remote, task.length, false);
         } else if (!completed && task.opcode == Opcode::Write) {
-            for (std::size_t unit = at / kUnit; unit <= (at + task.length - 1) / kUnit; ++unit)
-                theirs.tainted[unit] = true;
+            // The next WRITE there is to find nothing of this one on its way, if that was said.
+            world_.count(task.lingers ? "failed_writes_left" : "failed_writes_fenced");
+            setUnknown(task.target, task.remote, task.length, true);
+            if (task.lingers) taint(task);
         }
         release(task.target, task.remote, task.length, task.key);
     }
@@ -128,19 +137,32 @@ void Ledger::localIsFree(const TaskRecord& task) {
     std::byte* const local = mine.bytes.data() + offset(task.host, task.local);
     fillPattern(local, task.length, task.key << 20 | 1);
     std::copy_n(local, task.length, mine.expected.begin() + static_cast<std::ptrdiff_t>(offset(task.host, task.local)));
+    setUnknown(task.host, task.local, task.length, false);
     release(task.host, task.local, task.length, task.key);
 }
 
 void Ledger::initiatorGone(TaskRecord& task) {
     if (task.terminal()) return;
     task.last.s = TransferStatusEnum::CANCELED;
-    if (task.length == 0 || !alive(task.target, task.target_start)) return;
-    const std::size_t at = offset(task.target, task.remote);
     // A WRITE may have been sent before its sender died, and nobody will tell.
-    if (task.opcode == Opcode::Write)
-        for (std::size_t unit = at / kUnit; unit <= (at + task.length - 1) / kUnit; ++unit)
-            memory(task.target).tainted[unit] = true;
+    task.lingers = true;
+    if (task.length == 0 || !alive(task.target, task.target_start)) return;
+    if (task.opcode == Opcode::Write) {
+        setUnknown(task.target, task.remote, task.length, true);
+        taint(task);
+    }
     release(task.target, task.remote, task.length, task.key);
+}
+
+void Ledger::taint(const TaskRecord& task) {
+    const std::size_t at = offset(task.target, task.remote);
+    for (std::size_t unit = at / kUnit; unit <= (at + task.length - 1) / kUnit; ++unit)
+        memory(task.target).tainted[unit] = true;
+}
+
+void Ledger::setUnknown(int host, std::uint64_t addr, std::uint64_t length, bool on) {
+    const auto from = memory(host).unknown.begin() + static_cast<std::ptrdiff_t>(offset(host, addr));
+    std::fill_n(from, length, on);
 }
 
 TaskRecord* Ledger::find(std::uint64_t key) {
@@ -153,7 +175,7 @@ void Ledger::compareAll() {
         const Memory& self = memory(host);
         if (!self.alive) continue;
         for (std::size_t i = 0; i < kBytes; ++i) {
-            if (self.claims[i / kUnit] != 0 || self.tainted[i / kUnit] || self.bytes[i] == self.expected[i]) continue;
+            if (self.claims[i / kUnit] != 0 || self.unknown[i] || self.bytes[i] == self.expected[i]) continue;
             return world_.fail(fmt::format("byte {} of {}'s memory is not what was written there last", i,
                                            static_cast<char>('A' + host)));
         }
@@ -168,6 +190,13 @@ bool Ledger::inside(int host, std::uint64_t addr, std::uint64_t length, const ch
     world_.fail(fmt::format("{} touches {}, which is not memory of {}", who, ByteRange{addr, length}.toString(),
                             static_cast<char>('A' + host)));
     return false;
+}
+
+void Ledger::mayLinger(int host, const ByteRange& local) {
+    // A part may be of several tasks, which were merged.
+    for (std::uint64_t at = local.addr; at < local.addr + local.length; at += kUnit - at % kUnit)
+        if (TaskRecord* const task = find(ownerOf(host, at)); task != nullptr && task->host == host)
+            task->lingers = true;
 }
 
 std::uint64_t Ledger::ownerOf(int host, std::uint64_t local) const {
@@ -241,6 +270,12 @@ void Ledger::writeServed(int host, std::uint64_t addr, const std::byte* bytes, s
     const TaskRecord* const task = find(key);
     if (task != nullptr && task->status().s == TransferStatusEnum::COMPLETED) {
         world_.fail("bytes of " + describe(*task) + " were written once more after it was COMPLETED");
+        return;
+    }
+    if (task != nullptr && isTerminal(task->status().s) && !task->lingers) {
+        world_.fail(
+            fmt::format("bytes of {} were written after it had ended ({}), and nothing of it was said to be left",
+                        describe(*task), toString(task->status().s)));
         return;
     }
     std::copy_n(bytes, length, memory(host).bytes.begin() + static_cast<std::ptrdiff_t>(offset(host, addr)));

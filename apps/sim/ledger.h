@@ -31,7 +31,10 @@ struct TaskRecord {
     TimePoint deadline{};       ///< True time by which it must be over, all allowances made.
     bool peer_was_up = false;
     std::vector<std::byte> wanted;  ///< Of a READ.
-    TransferStatus last;            ///< What the application saw last; once that is terminal, its batch may be gone.
+    /// Of a WRITE: a Nic gave a part of it back and did not say that nothing of it is on its way any more, or its
+    /// process died. Else nothing of it is written once it has ended.
+    bool lingers = false;
+    TransferStatus last;  ///< What the application saw last; once that is terminal, its batch may be gone.
 
     bool terminal() const { return isTerminal(last.s); }
     TransferStatus status() const { return terminal() ? last : batch->taskStatus(index); }
@@ -61,8 +64,9 @@ class Ledger {
     void setRegistered(int host, unsigned region, bool on) { memory(host).registered[region] = on; }
     bool registered(int host, unsigned region) const { return memory(host).registered[region]; }
 
-    /// A range of registered memory that no task uses and whose bytes are known; nothing when there is none.
-    std::optional<std::uint64_t> free(int host, std::uint64_t length);
+    /// A range of registered memory that no task uses and where nothing may still arrive, with `known` only one whose
+    /// bytes are known; nothing when there is none.
+    std::optional<std::uint64_t> free(int host, std::uint64_t length, bool known);
     /// The task is about to be submitted: claims its ranges, and gives its source or destination its bytes.
     TaskRecord& add(TaskRecord record);
     /// The application sees its end, which is in `last`.
@@ -79,6 +83,8 @@ class Ledger {
 
     // --- the Nics' side --------------------------------------------------------------------------------------------
 
+    /// A Nic gives this part of a WRITE back, or ends with it, and bytes of it may still arrive at the peer.
+    void mayLinger(int host, const ByteRange& local);
     /// The key of the task whose local range this is; 0: nobody's.
     std::uint64_t ownerOf(int host, std::uint64_t local) const;
     /// The initiator's Nic reads its source or writes its destination.
@@ -96,6 +102,7 @@ class Ledger {
         std::vector<std::byte> expected;
         std::vector<std::uint64_t> claims;  ///< By unit: the key of the task that uses it.
         std::vector<bool> tainted;          ///< By unit: a failed WRITE may still arrive there.
+        std::vector<bool> unknown;          ///< By byte: a WRITE that failed may have written there.
         std::vector<bool> registered;
     };
 
@@ -104,6 +111,8 @@ class Ledger {
     static std::size_t offset(int host, std::uint64_t addr) { return static_cast<std::size_t>(addr - baseOf(host)); }
     void claim(int host, std::uint64_t addr, std::uint64_t length, std::uint64_t key);
     void release(int host, std::uint64_t addr, std::uint64_t length, std::uint64_t key);
+    void taint(const TaskRecord& task);
+    void setUnknown(int host, std::uint64_t addr, std::uint64_t length, bool on);
     bool inside(int host, std::uint64_t addr, std::uint64_t length, const char* who);
     bool mayTouchLocal(int host, std::uint64_t addr, std::uint64_t length, const char* what);
     bool mayTouchServed(int host, std::uint64_t addr, std::uint64_t length, std::uint64_t task, const char* what);

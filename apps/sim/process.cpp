@@ -116,6 +116,13 @@ Process::Process(const Site& site, int host, unsigned its_start)
     trackers_ = root_->trackers();
 
     const auto heard = [this](const PeerEvent& event) {
+        if (event.state == PeerState::Suspect) {
+            // Up or down follows.
+            site_.world->count("heard_suspect");
+            if (!up[event.segment])
+                site_.world->fail(seat.label + " hears that " + event.name + ", which is down, is suspect");
+            return;
+        }
         site_.world->say("{} hears that {} is {}", seat.label, event.name,
                          event.state == PeerState::Up ? "up" : "down: " + event.cause.toString());
         up[event.segment] = event.state == PeerState::Up;
@@ -371,6 +378,15 @@ void Process::runToTheEnd() {
 void Process::checkNothingLeft() {
     for (const SimNic* nic : nics)
         if (nic != nullptr && !nic->idle()) site_.world->fail(seat.label + " " + nic->name() + " holds requests");
+    // A peer that was restarted, or listens elsewhere now, is reached by another path, and that before it is gone.
+    for (const SimNic* nic : nics) {
+        if (nic == nullptr) continue;
+        std::vector<int> hosts = nic->paths();
+        std::sort(hosts.begin(), hosts.end());
+        if (const auto twice = std::adjacent_find(hosts.begin(), hosts.end()); twice != hosts.end())
+            site_.world->fail(
+                fmt::format("{} {} has two paths to {}", seat.label, nic->name(), static_cast<char>('A' + *twice)));
+    }
     for (const auto& loop : data_loops_) checkCredit(*loop);
     for (const caf::actor& tracker : trackers_)
         if (!mindOf(tracker).idle()) site_.world->fail(seat.label + ": a tracker has tasks, and there are none");
@@ -378,6 +394,14 @@ void Process::checkNothingLeft() {
         if (worker && !caf::actor_cast<NicWorker*>(worker)->logic().idle())
             site_.world->fail(seat.label + ": a worker has flights or waits, and there is no task");
     checkQuarantine();
+}
+
+bool Process::hasPaths() const {
+    return std::any_of(nics.begin(), nics.end(), [this](const SimNic* nic) {
+        if (nic == nullptr) return false;
+        const std::vector<int> hosts = nic->paths();
+        return std::any_of(hosts.begin(), hosts.end(), [this](int host) { return host != seat.host; });
+    });
 }
 
 void Process::checkCredit(const SimLoop& loop) {

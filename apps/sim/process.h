@@ -78,6 +78,8 @@ class Process {
     bool ready() const { return installed_ == transports.size(); }
     /// Nothing of a transfer is left anywhere.
     void checkNothingLeft();
+    /// A Nic of it has a path to another host.
+    bool hasPaths() const;
     /// After a step of one of its loops: no tracker there has sent more than it may, and one without tasks has got back
     /// all that its paths carried.
     void checkCredit(const SimLoop& loop);

@@ -69,6 +69,19 @@ SimNic::SimNic(World& world, Network& network, Ledger& ledger, const Seat& seat,
     registry_[index_] = this;
 }
 
+/// What it has sent, it takes back no more: the owner fails it, and nobody asks the peer.
+Status SimNic::shut() {
+    for (const auto& [id, posted] : posted_)
+        if (posted.request.opcode == Opcode::Write && posted.attempts != 0) mayLinger(posted.request);
+    for (const auto& [id, path] : paths_)
+        for (const Failure& failure : path.unfenced) mayLinger(failure.request);
+    return {};
+}
+
+void SimNic::mayLinger(const WorkRequest& request) const {
+    ledger_.mayLinger(seat_.host, {address(request.local), request.length});
+}
+
 /// The device's end is the proof that nothing touches a buffer any more.
 SimNic::~SimNic() {
     network_.removeNic(seat_.host, port_, this);
@@ -112,8 +125,8 @@ void SimNic::resetPath(PathId path, const Status& cause) {
     if (paths_.count(path) == 0) return world_.fail(seat_.label + ": resetPath of a path that is not open");
     world_.say("{} {}: path to {} is reset", seat_.label, info_.name, paths_.at(path).peer->name);
     endPath(path, cause, true);
-    // A deadline does not wait for the peer.
-    abandonFence(paths_.at(path), cause, true);
+    // A deadline waits for no peer, unless the Nic asks it anyhow.
+    if (!character_.fences_all || cause.code() == Code::PeerDown) abandonFence(paths_.at(path), cause, true);
 }
 
 void SimNic::endPath(PathId id, const Status& cause, bool retryable, bool lost) {
@@ -187,11 +200,15 @@ void SimNic::takeFenced(const Packet& packet) {
 void SimNic::giveBack(Path& path, bool fenced) {
     for (Failure& failure : path.unfenced) {
         failure.fenced = fenced;
+        if (!failure.fenced) mayLinger(failure.request);
         given_back_.push_back(std::move(failure));
         world_.count(fenced ? "writes_fenced" : "writes_unfenced");
     }
     path.unfenced.clear();
     path.fence_until = kForever;
+    if (path.lost) return;
+    path.tries = 0;
+    path.next_try = kForever;
 }
 
 void SimNic::abandonFence(Path& path, const Status& cause, bool retryable) {
@@ -205,6 +222,12 @@ void SimNic::abandonFence(Path& path, const Status& cause, bool retryable) {
 bool SimNic::idle() const {
     return posted_.empty() && given_back_.empty() &&
            std::all_of(paths_.begin(), paths_.end(), [](const auto& each) { return each.second.unfenced.empty(); });
+}
+
+std::vector<int> SimNic::paths() const {
+    std::vector<int> hosts;
+    for (const auto& [id, path] : paths_) hosts.push_back(path.host);
+    return hosts;
 }
 
 std::uint64_t SimNic::lateBytes() const {
@@ -231,7 +254,7 @@ void SimNic::die(Posted& posted, const Status& cause, bool retryable) {
 void SimNic::bury(std::uint64_t id, Posted& posted, Sweep& sweep) {
     const WorkRequest& request = posted.request;
     const bool read = request.opcode == Opcode::Read;
-    const bool late = read && world_.chance(character_.late);
+    const bool late = world_.chance(character_.late);
     // Until here the device may touch the buffer, and does.
     if (read)
         ledger_.writeLocal(seat_.host, address(request.local), std::vector<std::byte>(request.length, std::byte{0xee}));
@@ -241,10 +264,13 @@ void SimNic::bury(std::uint64_t id, Posted& posted, Sweep& sweep) {
     Failure failure{request,         posted.cause, posted.retryable, !late, posted.attempts == 0,
                     posted.incident, late ? id : 0};
     const auto path = paths_.find(posted.path);
-    if (!read && posted.is_lost && !failure.fenced && path != paths_.end()) {
+    const bool waits = posted.is_lost || (character_.fences_all && posted.cause.code() != Code::PeerDown);
+    if (!read && waits && !late && !failure.fenced && path != paths_.end()) {
         path->second.unfenced.push_back(std::move(failure));
         path->second.fence_until = std::min(path->second.fence_until, now_ + kFenceBound);
+        if (!path->second.lost) path->second.next_try = now_;
     } else {
+        if (!read && !failure.fenced) mayLinger(request);
         sweep.failed.push_back(std::move(failure));
     }
     if (!late) return;
@@ -372,7 +398,7 @@ bool SimNic::poll(TimePoint now, Sweep& sweep) {
     for (const PathId path : broken)
         losePath(path, Status(Code::ConnectionLost, paths_.at(path).peer->name + " does not answer"));
     for (auto& [id, path] : paths_) {
-        if (path.lost && path.next_try <= now) tryPath(path);
+        if (path.next_try <= now) tryPath(path);
         if (path.fence_until <= now) giveBack(path, false);
     }
     std::vector<std::uint64_t> over;
@@ -388,7 +414,11 @@ bool SimNic::poll(TimePoint now, Sweep& sweep) {
             continue;
         }
         const WorkRequest& request = late->second.request;
-        ledger_.writeLocal(seat_.host, address(request.local), std::vector<std::byte>(request.length, std::byte{0xdd}));
+        if (request.opcode == Opcode::Read)
+            ledger_.writeLocal(seat_.host, address(request.local),
+                               std::vector<std::byte>(request.length, std::byte{0xdd}));
+        else
+            ledger_.readLocal(seat_.host, address(request.local), request.length);
         if (late->second.lost) {
             // And once more, for ever.
             late->second.next = now + world_.span(kMillisecond, kLongestLate);

@@ -50,8 +50,11 @@ struct NicCharacter {
     Duration patience = 2 * kMillisecond;  ///< Without an answer a request is sent again.
     unsigned attempts = 4;                 ///< Then the path is broken. 0: never, only a reset ends it.
     unsigned lost_completions = 0;         ///< In 1000 requests.
-    unsigned late = 0;                     ///< Percent of READs that a reset cannot quiesce, and says so.
+    unsigned late = 0;                     ///< Percent of requests that a reset cannot quiesce, and says so.
     unsigned never = 0;                    ///< Percent of those, of which only the Nic's end is the end.
+    /// It gives no WRITE back that it has sent before the peer has fenced it off or does not answer, as those of TCP
+    /// and RDMA. Else it does so of what was lost with its path alone, as a Nic may.
+    bool fences_all = false;
 };
 
 /// A Nic over simulated packets. Its protocol is right, as that of real hardware: packets are sent again until they are
@@ -71,6 +74,7 @@ class SimNic final : public Nic {
     void resetPath(PathId path, const Status& cause) override;
     std::size_t post(PathId path, std::span<const WorkRequest> requests) override;
     bool poll(TimePoint now, Sweep& sweep) override;
+    Status shut() override;
     bool arm() override { return true; }
     int waitFd() const override { return -1; }
     TimePoint nextDeadline() const override;
@@ -85,6 +89,8 @@ class SimNic final : public Nic {
     /// It loses and delays nothing any more by itself.
     void behave() { character_.lost_completions = character_.late = 0; }
     bool idle() const;
+    /// Hosts that it has a path to, one for each.
+    std::vector<int> paths() const;
     const std::string& name() const { return info_.name; }
     /// What failed without proof and goes on: bytes of it, and whether any is in `range`.
     std::uint64_t lateBytes() const;
@@ -103,8 +109,8 @@ class SimNic final : public Nic {
         std::uint32_t requests = 0;
         bool lost = false;
         unsigned tries = 0;                ///< To get it back.
-        TimePoint next_try = kForever;     ///< While it is lost.
-        std::vector<Failure> unfenced;     ///< WRITEs that were lost; given back once they are fenced.
+        TimePoint next_try = kForever;     ///< While it is lost, or something is unfenced.
+        std::vector<Failure> unfenced;     ///< WRITEs that were sent; given back once they are fenced.
         TimePoint fence_until = kForever;  ///< Then they are given back anyhow.
     };
     struct Posted {
@@ -144,6 +150,7 @@ class SimNic final : public Nic {
     void takeFenced(const Packet& packet);
     void die(Posted& posted, const Status& cause, bool retryable);
     void bury(std::uint64_t id, Posted& posted, Sweep& sweep);
+    void mayLinger(const WorkRequest& request) const;
     void transmit(std::uint64_t id, Posted& posted);
     void forget(std::uint64_t id);
     void take(const Packet& packet, Sweep& sweep);

@@ -103,6 +103,7 @@ NicCharacter Simulation::drawCharacter() {
     if (random.chance(30)) character.lost_completions = static_cast<unsigned>(1 + random.below(30));
     if (random.chance(30)) character.late = static_cast<unsigned>(random.below(60));
     if (random.chance(50)) character.never = static_cast<unsigned>(random.below(40));
+    character.fences_all = random.chance(50);
     return character;
 }
 
@@ -266,6 +267,9 @@ void Simulation::endInOrder() {
         return open.empty();
     });
     if (!open.empty()) world_.say("{}", open);
+    mustReach("Nics have paths to peers, and no segment is open", std::chrono::seconds(1), [&] {
+        return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.process->hasPaths(); });
+    });
     for (const Host& host : hosts_) {
         host.workload->freeAll();
         host.process->shutDown();

@@ -215,8 +215,8 @@ bool Workload::submit(OpenBatch& into, int target, SegmentID segment, unsigned c
     std::vector<Wanted> wanted;
     const int host = process_.seat.host;
     const auto find = [&](std::uint64_t length) -> std::optional<Wanted> {
-        const auto local = site_.ledger->free(host, length);
-        const auto remote = site_.ledger->free(target, length);
+        const auto local = site_.ledger->free(host, length, false);
+        const auto remote = site_.ledger->free(target, length, opcode == Opcode::Read);
         if (!local || !remote) return std::nullopt;
         // On one host both come from the same memory.
         if (ByteRange{*local, length + Ledger::kUnit}.overlaps({*remote, length + Ledger::kUnit})) return std::nullopt;

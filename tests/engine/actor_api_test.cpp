@@ -16,6 +16,7 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include "base/endpoint.h"
+#include "base/fault_injector.h"
 #include "tests/support/engine_pair.h"
 
 namespace troupe::test {
@@ -195,6 +196,40 @@ TEST_F(ActorApiTest, SubscribersHearOfPeersThatGoAndComeBack) {
     EXPECT_TRUE(saw(PeerState::Down));
     pair_.b = startEngine({}, port);
     EXPECT_TRUE(saw(PeerState::Up));
+    caf::anon_send_exit(listener, caf::exit_reason::user_shutdown);
+}
+
+TEST_F(ActorApiTest, SubscribersHearThatAConnectionIsLostAndMadeAnew) {
+    EngineSetup breakable = setup();
+    breakable.config.faults_enabled = true;
+    EnginePair pair{breakable};
+    std::mutex mutex;
+    std::vector<PeerState> states;
+    const auto listener = system_.spawn([&](caf::event_based_actor*) -> caf::behavior {
+        return {[&](const PeerEvent& event) {
+            const std::lock_guard lock(mutex);
+            states.push_back(event.state);
+        }};
+    });
+    caf::anon_send(pair.a->actorApi()->actor(), SubscribeEvents{listener});
+    // Ordered after the subscription.
+    caf::scoped_actor self{system_};
+    self->request(pair.a->actorApi()->actor(), kPatience, OpenSegmentByName{pair.b->localSegmentName()})
+        .receive([](const SegmentOpened&) {}, [](const caf::error& error) { ADD_FAILURE() << to_string(error); });
+    FaultRule rule;
+    rule.point = FaultPoint::ControlFrame;
+    rule.action = FaultAction::Fail;
+    rule.nth = 1;
+    rule.where = "Ping";
+    ASSERT_TRUE((*pair.a->faults())->add(rule));
+    static_cast<void>(pair.a->probePeerAliveByID(pair.segment, kPatience));
+    const auto seen = [&] {
+        const std::lock_guard lock(mutex);
+        return states;
+    };
+    const auto limit = Clock::now() + kPatience;
+    while (seen().size() < 2 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(seen(), (std::vector{PeerState::Suspect, PeerState::Up}));
     caf::anon_send_exit(listener, caf::exit_reason::user_shutdown);
 }
 

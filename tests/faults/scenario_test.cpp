@@ -23,6 +23,10 @@ TEST(FaultStep, ReadsAWaitAFaultAndItsEnd) {
     EXPECT_EQ(fault->kind, Step::Kind::Fault);
     EXPECT_EQ(fault->action, "storm");
     EXPECT_EQ(fault->argument, "cancel");
+    const auto control = parseStep("control 1s");
+    ASSERT_TRUE(control);
+    EXPECT_EQ(control->kind, Step::Kind::Control);
+    EXPECT_EQ(control->time, std::chrono::seconds(1));
     const auto heal = parseStep("heal start");
     ASSERT_TRUE(heal);
     EXPECT_EQ(heal->kind, Step::Kind::Heal);
@@ -77,7 +81,7 @@ class ScenarioFile : public testing::Test {
 TEST_F(ScenarioFile, IsReadWithAllItsKeys) {
     const auto all =
         load(R"([{"name": "a", "about": "b", "needs": ["network", "redis", "rails"], "settings": ["tcp.lanes=2"],
-        "deadline": "3s", "survives": true, "bystanders": 2, "steps": ["run 1ms", "fault loss 5%"]}])");
+        "deadline": "3s", "ends_within": "4s", "survives": true, "bystanders": 2, "steps": ["run 1ms", "fault loss 5%"]}])");
     ASSERT_TRUE(all) << all.status().toString();
     ASSERT_EQ(all->size(), 1u);
     const Scenario& only = all->front();
@@ -86,6 +90,7 @@ TEST_F(ScenarioFile, IsReadWithAllItsKeys) {
     EXPECT_EQ(only.needs, (std::vector<Need>{Need::Network, Need::Redis, Need::Rails}));
     EXPECT_EQ(only.settings, std::vector<std::string>{"tcp.lanes=2"});
     EXPECT_EQ(only.deadline, std::chrono::seconds(3));
+    EXPECT_EQ(only.ends_within, std::chrono::seconds(4));
     EXPECT_TRUE(only.survives);
     EXPECT_EQ(only.bystanders, 2u);
     ASSERT_EQ(only.steps.size(), 2u);
@@ -103,7 +108,8 @@ TEST_F(ScenarioFile, OneThatIsWrongSaysWhichScenarioAndWhy) {
              {R"({"name": "x", "steps": ["run 1ms"], "survive": true})", "no key \"survive\""},
              {R"({"name": "x", "steps": ["run 1ms"], "bystanders": "many"})", "\"bystanders\" is"},
              {R"({"name": "x", "steps": ["run 1ms"], "needs": ["gpu"]})", "\"gpu\"; there are"},
-             {R"({"name": "x", "steps": ["run 1ms"], "deadline": "soon"})", "\"deadline\""}}) {
+             {R"({"name": "x", "steps": ["run 1ms"], "deadline": "soon"})", "\"deadline\""},
+             {R"({"name": "x", "steps": ["run 1ms"], "ends_within": "soon"})", "\"ends_within\""}}) {
         const auto all = load(fmt::format("[{}, {}]", good, bad));
         ASSERT_FALSE(all) << bad;
         EXPECT_EQ(all.status().code(), Code::InvalidArgument);

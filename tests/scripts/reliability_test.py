@@ -22,13 +22,14 @@ times = {"count": 3, "p50": 7.0, "p99": 9.0, "max": 9.0}
 def row(name, transport):
     made = {"scenario": name, "rounds": 3, "ok": True, "broken": None, "detect_ms": times, "all_ended_ms": times,
             "recover_ms": times, "open_ms": times, "moved_ms": times if transport == "rdma" else None, "completed": 100,
-            "failed": {}, "refused": 0, "wrong": 0, "hung": 0, "quarantined": 0, "throughput_lost": 0, "bystanders_lost": 0}
+            "failed": {}, "refused": 0, "wrong": 0, "hung": 0, "quarantined": 0, "throughput_lost": 0, "bystanders_lost": 0,
+            "memory_grown": 3 << 20, "descriptors_grown": 2}
     change = world.get(f"{name} {transport}" + (" in the VM" if "OUT" in os.environ else ""), {})
     return {"scenario": name, **change} if "skipped" in change else {**made, **change}
 if words[0] == "faults":
     names = ["redis-away"] if "--file" in words else value("--scenario")
     if names == ["all"]:
-        names = ["target-kill", "loss"]
+        names = ["target-kill", "target-stop", "open-stopped", "loss"]
     transport = value("--transport")[0] if "--transport" in words else "tcp"
     rows = [row(name, transport) for name in names]
     print(json.dumps({"ok": True, "scenarios": rows}))
@@ -37,7 +38,9 @@ elif words[0] == "soak":
     print(json.dumps({"ok": True, "violations": [], "process": process, "left_out": {}, "faults": 1, "completed": 1,
                       "wrong": 0, "hung": 0, "seed": 1, "seconds": 1, "bytes_per_second": 1, "kinds": {}, "failed": {}}))
 else:
-    print(json.dumps({"ok": True, "seeds": 1, "virtual_hours": 0.1, "failures": []}))
+    failures = world.get("sim", [])
+    print(json.dumps({"ok": not failures, "seeds": 1, "virtual_hours": 0.1, "failures": failures}))
+    sys.exit(1 if failures else 0)
 """
 VM = """
 import os, subprocess, sys
@@ -81,6 +84,8 @@ class PageOfReliability(unittest.TestCase):
                              ["200 operations: 0 wrong, 0 hung", "met"])
         # What was skipped here and played there is no scenario that was not played.
         self.assertNotIn("not played", rows["faults survived: every scenario"][1])
+        self.assertEqual(rows["faults survived: every scenario"][2], "met")
+        self.assertIn("grew by 3.0 MiB and 2 descriptors in a round at most", rows["faults survived: every scenario"][1])
         self.assertIn("| rail-lost, rdma, VM | 7.0 (9.0) |", self.page)
 
     def test_without_a_vm_it_says_so(self):
@@ -88,6 +93,7 @@ class PageOfReliability(unittest.TestCase):
         self.assertEqual(rows["the same by rdma, in the VM"][1:], ["no VM: no kernel below ...", "not measured"])
         self.assertNotIn("somebody", self.page)
         self.assertIn("not played here: loss", rows["faults survived: every scenario"][1])
+        self.assertEqual(rows["faults survived: every scenario"][2], "met by these")
 
     def test_a_short_run_boots_none(self):
         rows = self.measured("import sys; sys.exit('booted')", {}, "--short")
@@ -104,10 +110,34 @@ class PageOfReliability(unittest.TestCase):
         self.assertEqual(rows["1 % and 5 % of the packets lost, by rdma in the VM"][2], "**missed**")
         self.assertIn("* rail-lost, rdma, VM: 2 operations failed", self.page)
 
+    def test_each_time_has_its_own_bound(self):
+        def times(p50, p99):
+            return {"count": 3, "p50": p50, "p99": p99, "max": p99}
+        for world, what, met in (
+                ({"rail-lost rdma in the VM": {"moved_ms": times(7.0, 201.0)}}, "one of two links lost", "**missed**"),
+                ({"rail-lost rdma in the VM": {"moved_ms": times(7.0, 199.0)}}, "one of two links lost", "met"),
+                ({"open-stopped tcp": {"open_ms": times(2000.0, 5001.0)}}, "opening a stopped peer", "**missed**"),
+                ({"target-stop tcp": {"all_ended_ms": times(2000.0, 2101.0)}}, "target stopped", "**missed**")):
+            rows = self.measured(VM, world)
+            self.assertEqual(next(row[2] for name, row in rows.items() if name.startswith(what)), met, what)
+
     def test_what_failed_on_a_lost_link_and_moved_nowhere_is_missed(self):
         for failed, met in (({"ConnectionLost": 2}, "**missed**"), ({}, "not measured")):
             rows = self.measured(VM, {"rail-lost rdma in the VM": {"failed": failed, "moved_ms": None}})
             self.assertEqual(next(row for what, row in rows.items() if what.startswith("one of two links lost"))[2], met)
+
+    def test_rounds_whose_tasks_did_not_all_end_are_missed(self):
+        for ends in (None, {"count": 2, "p50": 7.0, "p99": 9.0, "max": 9.0}):
+            rows = self.measured(VM, {"target-kill tcp": {"all_ended_ms": ends}})
+            row = rows["target killed, to all its tasks ended (tcp)"]
+            self.assertEqual(row[1:], [f"in {1 if ends else 3} of 3 rounds it is not known when they had", "**missed**"])
+
+    def test_a_rule_that_the_simulator_sees_broken_is_in_the_page(self):
+        broken = {"sim": [{"seed": 42, "setting": "2 engines", "violation": "a byte is wrong"}]}
+        rows = self.measured(VM, broken, code=1)
+        self.assertEqual(rows["simulator"][2], "**missed**")
+        self.assertRegex(rows["simulator"][1], r"1 failures; recorded: [1-9]\d* defects of the engine found, (\d+) of \1 ")
+        self.assertIn("* simulator, seed 42: a byte is wrong", self.page)
 
     def test_a_vm_that_fails_is_a_failure_and_what_was_measured_stands(self):
         why = "the VM ended: the guest's kernel panicked"

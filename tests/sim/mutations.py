@@ -88,6 +88,11 @@ MUTATIONS = [
     ("unregister_ignores_quarantine", "unregister does not ask the quarantine", "actors/supervisor.cpp",
      "!quarantined)\n                    return request.reply(quarantined);",
      "!quarantined && !MUTANT)\n                    return request.reply(quarantined);"),
+    ("kept_path", "a Nic keeps its path to a segment that is closed, if nothing is under way there", WORKER,
+     "if (entry.path) nic_->closePath(*entry.path, drop.cause);",
+     "if (entry.path && !(MUTANT && idle())) nic_->closePath(*entry.path, drop.cause);"),
+    ("fenced_without_an_answer", "a Nic says of a WRITE that nothing of it is left, and has not heard so from the peer",
+     "apps/sim/sim_nic.cpp", "failure.fenced = fenced;\n", "failure.fenced = fenced || MUTANT;\n"),
 ]
 
 # At the top of every file that has one; the guard is for builds of several files as one.

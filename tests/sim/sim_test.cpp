@@ -37,11 +37,27 @@ void runSeeds(std::uint64_t first, std::uint64_t count) {
     };
     if (!campaign.failures.empty() || count < 200) return;
     EXPECT_GT(times("ended_COMPLETED"), 20 * count);
-    for (const char* what :
-         {"ended_FAILED", "ended_TIMEOUT", "ended_CANCELED", "unregistered", "lost_completions", "late_completions",
-          "tasks_not_quiesced", "packets_lost", "packets_duplicated", "paths_lost", "paths_returned", "writes_fenced",
-          "writes_unfenced", "completed_after_a_loss", "completed_by_the_next_transport", "interrupted",
-          "silent_deaths", "silent_hosts"})
+    for (const char* what : {"ended_FAILED",
+                             "ended_TIMEOUT",
+                             "ended_CANCELED",
+                             "unregistered",
+                             "lost_completions",
+                             "late_completions",
+                             "tasks_not_quiesced",
+                             "packets_lost",
+                             "packets_duplicated",
+                             "paths_lost",
+                             "paths_returned",
+                             "writes_fenced",
+                             "writes_unfenced",
+                             "failed_writes_fenced",
+                             "failed_writes_left",
+                             "completed_after_a_loss",
+                             "completed_by_the_next_transport",
+                             "interrupted",
+                             "silent_deaths",
+                             "silent_hosts",
+                             "heard_suspect"})
         EXPECT_GT(times(what), 0u) << what;
     for (const char* what : {"uninstalled", "uninstall_busy", "installed_again", "installs_refused"})
         EXPECT_GT(times(what), 0u) << what;

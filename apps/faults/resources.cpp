@@ -1,4 +1,4 @@
-#include "apps/faults/usage.h"
+#include "apps/faults/resources.h"
 
 #include <malloc.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 namespace troupe::apps::faults {
 
-Result<Usage> usageOf(pid_t process) {
+Result<Resources> resourcesOf(pid_t process) {
     const std::string directory = "/proc/" + std::to_string(process);
     // proc(5): the second figure of statm is the resident pages.
     std::ifstream statm(directory + "/statm");
@@ -21,18 +21,18 @@ Result<Usage> usageOf(pid_t process) {
     std::filesystem::directory_iterator entry(directory + "/fd", error);
     if (error || !(statm >> size >> resident))
         return {Code::NotFound, "process " + std::to_string(process) + " is gone"};
-    Usage usage;
-    usage.memory = resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    Resources resources;
+    resources.memory = resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     for (; entry != std::filesystem::directory_iterator(); entry.increment(error)) {
         if (error) break;
-        ++usage.descriptors;
+        ++resources.descriptors;
     }
-    return usage;
+    return resources;
 }
 
-Result<Usage> ownUsage() {
+Result<Resources> ownResources() {
     ::malloc_trim(0);
-    return usageOf(::getpid());
+    return resourcesOf(::getpid());
 }
 
 }  // namespace troupe::apps::faults
