@@ -148,6 +148,56 @@ TEST_F(GpuProcess, UnregisterTakesTheMappingBackBeforeItReturns) {
     test::expectFailed(gone, Code::AddressNotRegistered);
 }
 
+TEST_F(GpuProcess, UnregisteringOnesOwnMemoryWaitsForWhatUsesIt) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    constexpr std::uint64_t kMuch = 32u << 20;
+    Memory local = make("gpu0", kMuch);
+    const std::uint64_t remote = peer.number("make gpu1 " + text(kMuch));
+    peer.must("fill " + text(remote) + " " + text(kMuch) + " 8");
+    for (int round = 0; round < 3; ++round) {
+        registerAll(*engine, local);
+        BatchHolder batch(*engine, 1);
+        ASSERT_TRUE(batch.submit({makeRequest(Opcode::Read, segment, local.pointer(), remote, kMuch)}));
+        const Status gone = engine->unregisterLocalMemory(local.pointer());
+        EXPECT_TRUE(gone) << gone.toString();
+        const auto status = engine->getBatchTransferStatus(batch.id());
+        ASSERT_TRUE(status);
+        expectCompleted(*status, kMuch);
+        EXPECT_TRUE(local.read(0, kMuch) == noise(kMuch, 8));
+        local.write(0, noise(kMuch, 9));
+    }
+}
+
+/// A driver maps an allocation once, however many of its regions were granted: work in one must not hold another.
+TEST_F(GpuProcess, ARegionIsGivenBackWhileAnotherOfItsAllocationIsBusy) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t first = peer.number("make_part gpu0 " + text(kBytes) + " 4096 100000");
+    const std::uint64_t second = first + 200000;
+    peer.must("register " + text(second) + " 100000");
+    for (const std::uint64_t each : {first, second})
+        expectCompleted(runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), each, 1000)}), 1000);
+    // A copy of the second that does not end before the first is gone.
+    control.hold(true);
+    BatchHolder batch(*engine, 1);
+    const unsigned copies = control.count("cuMemcpyAsync");
+    ASSERT_TRUE(batch.submit({makeRequest(Opcode::Read, segment, local.pointer(), second, 1000)}));
+    const auto limit = Clock::now() + test::kPatience;
+    while (control.count("cuMemcpyAsync") == copies && Clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    peer.must("unregister " + text(first));
+    EXPECT_FALSE(isTerminal(batch.task(0).s));
+    control.hold(false);
+    expectCompleted(batch.wait(), 1000);
+    peer.must("unregister " + text(second));
+    EXPECT_EQ(peer.ask("violations"), "ok ");
+}
+
 TEST_F(GpuProcess, AnExporterThatIsKilledFailsWhatRunsAndNothingIsLeft) {
     auto engine = startEngine(withHost());
     Memory local = make("gpu0", kBytes);
