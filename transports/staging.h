@@ -96,6 +96,8 @@ class StagingPool {
         std::unique_ptr<PackTrial> trial;
         std::optional<PackBorders> measured;  ///< Completely.
     };
+    /// False: the region is the first of its GPU.
+    bool join(const std::string& transport, const Region& region);
     Status makeRings(const PlacedMemory& place, OfDevice& of_device) const;
     void choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing,
                        const Status& for_kernels);
@@ -106,7 +108,8 @@ class StagingPool {
     const PackMode pack_;
     const Logger log_;
     const PackTrial::Options trial_;
-    mutable std::mutex mutex_;
+    std::mutex making_;         ///< Of who makes rings, which takes milliseconds. Before `mutex_`.
+    mutable std::mutex mutex_;  ///< Of what follows; loops take it, so nothing is done under it that takes long.
     std::map<int, OfDevice> devices_;
     std::map<int, Kernel> kernels_;
 };
