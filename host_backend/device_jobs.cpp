@@ -87,7 +87,7 @@ DeviceJobs::Begun DeviceJobs::begin(Job& job, Status& why) {
     if (!staging) return Begun::Failed;
     if (reaches(device, job.from, job.to) && reaches(device, job.to, job.from)) {
         if (!(*staging)->copier().hasRoom()) return Begun::Later;
-        job.direct = *staging;
+        job.direct = (*staging)->shared_from_this();
         if (to == from) return Begun::Yes;
         const auto copy = (*staging)->copier().begin(to.addr, from.addr, bytes);
         why = copy.status();
@@ -127,7 +127,7 @@ std::size_t DeviceJobs::beginPacked(std::vector<Ended>& ended) {
     for (std::size_t i = 0; i < pages_.size(); ++i) {
         Job& job = queue_.front();
         if (copy) {
-            job.direct = *staging;
+            job.direct = (*staging)->shared_from_this();
             job.copy = *copy;
             job.is_packed = true;
             running_.push_back(std::move(job));
@@ -179,7 +179,7 @@ bool DeviceJobs::advance(Job& job, std::uint64_t& budget, bool& moved, Status& o
 }
 
 bool DeviceJobs::poll(TimePoint now, std::uint64_t budget, std::vector<Ended>& ended) {
-    bool moved = user_.poll(now, !queue_.empty() || !running_.empty());
+    bool moved = user_.poll(now);
     wants_cpu_ = false;
     const std::size_t before = ended.size();
     auto packed = static_cast<std::size_t>(

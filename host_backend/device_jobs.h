@@ -79,8 +79,10 @@ class DeviceJobs {
         const device::PlacedMemory* place = nullptr;
         DeviceSide to;
         DeviceSide from;
-        std::uint64_t remote = 0;           ///< Address of the other end in this process.
-        device::Staging* direct = nullptr;  ///< Who copies; null: through pinned memory.
+        std::uint64_t remote = 0;  ///< Address of the other end in this process.
+        /// Who copies; null: through pinned memory. Kept until the copy was seen to have ended: another Nic of the loop
+        /// may see that first, and then nothing else keeps it.
+        std::shared_ptr<device::Staging> direct;
         std::uint64_t copy = 0;
         bool is_packed = false;  ///< The copy is that of others, too.
         std::unique_ptr<device::StagedSource> source;

@@ -56,7 +56,7 @@ bool Gpu::isLeftBehind(const Incarnation& initiator) const {
 }
 
 bool Gpu::poll(TimePoint now, Sweep& sweep) {
-    bool moved = user_.poll(now, !landings_.empty() || !left_.empty());
+    bool moved = user_.poll(now);
     std::erase_if(left_, [this](const Left& each) { return !touches(each.range); });
     std::erase_if(landings_, [&](Landing& landing) {
         if (landing.sink->isDone()) {

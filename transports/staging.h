@@ -24,7 +24,7 @@
 namespace troupe::device {
 
 /// The rings and streams of one GPU on one data loop, for all Nics there. On the loop's turn.
-class Staging {
+class Staging : public std::enable_shared_from_this<Staging> {
   public:
     static Result<std::shared_ptr<Staging>> create(const std::shared_ptr<Device>& device, const StagingOptions& options,
                                                    const std::shared_ptr<PagePacking>& packing);

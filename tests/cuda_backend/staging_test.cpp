@@ -350,6 +350,35 @@ struct Bells {
     }
 };
 
+/// Whoever lets go of the last region of a GPU gives its rings back himself, so that no loop has to: then no Nic may
+/// keep them because another GPU is busy.
+TEST_F(Staging, ANicLetsGoOfAGpuThatItDoesNotUseWhileAnotherIsBusy) {
+    const Region idle = regionOn(0);
+    const Region busy = regionOn(1);
+    const auto pool = std::make_shared<StagingPool>(1, StagingOptions{kChunk, 2, -1});
+    must(pool->acquire("tcp", idle));
+    must(pool->acquire("tcp", busy));
+    const std::weak_ptr<device::Staging> rings = pool->find(0, 0);
+    const DeviceMemory memory = must(gpu(1).allocate(64));
+    {
+        Bells bells;
+        StagingUser user(pool, 0, bells.calls());
+        must(user.at(0));
+        device::Staging* const other = must(user.at(1));
+        control.hold(true);
+        must(other->copier().begin(memory.get(), memory.get() + 32, 32));
+        const TimePoint now{std::chrono::seconds(5)};
+        for (int pass = 0; pass < 3; ++pass) user.poll(now + pass * std::chrono::milliseconds(20));
+        EXPECT_TRUE(user.touches({memory.get(), 1}));
+        EXPECT_EQ(bells.watched.size(), 3u);
+        pool->release("tcp", idle);
+        EXPECT_TRUE(rings.expired()) << "the loop would give them back";
+        control.hold(false);
+        while (other->hasWork()) other->poll();
+    }
+    pool->release("tcp", busy);
+}
+
 /// Pages that lie apart: one chunk, one event, and each by itself on the wire.
 TEST_F(Staging, SmallPagesShareAChunkAndAreCopiedAgainWhenTheyHadToLetGoOfIt) {
     const auto ring = makeRing(2);
