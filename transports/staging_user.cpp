@@ -40,8 +40,13 @@ Result<Staging*> StagingUser::at(int device) {
         if (active.staging->device().info().ordinal == device) return active.staging.get();
     auto found = pool_ ? pool_->find(loop_, device) : nullptr;
     if (!found) return Status(Code::ResourceExhausted, "there is no staging memory for the GPU");
-    for (const int bell : found->bells())
-        if (const Status watched = bells_.watch(bell); !watched) return watched;
+    const auto bells = found->bells();
+    for (std::size_t index = 0; index < bells.size(); ++index) {
+        const Status watched = bells_.watch(bells[index]);
+        if (watched) continue;
+        for (std::size_t before = 0; before < index; ++before) bells_.unwatch(bells[before]);
+        return watched;
+    }
     active_.push_back({std::move(found), polled_at_});
     return active_.back().staging.get();
 }

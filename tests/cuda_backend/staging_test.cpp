@@ -379,6 +379,24 @@ TEST_F(Staging, ANicLetsGoOfAGpuThatItDoesNotUseWhileAnotherIsBusy) {
     pool->release("tcp", busy);
 }
 
+TEST_F(Staging, ABellThatCannotBeWatchedLeavesNoneOfTheOthersWatched) {
+    const Region region = regionOn(0);
+    const auto pool = std::make_shared<StagingPool>(1, StagingOptions{kChunk, 2, -1});
+    must(pool->acquire("tcp", region));
+    {
+        Bells bells;
+        StagingUser user(pool, 0, bells.calls());
+        for (int index = 0; index < 3; ++index) {
+            bells.refused_after = index;
+            EXPECT_EQ(user.at(0).status().code(), Code::ResourceExhausted);
+            EXPECT_TRUE(bells.watched.empty());
+        }
+        must(user.at(0));
+        EXPECT_EQ(bells.watched.size(), 3u);
+    }
+    pool->release("tcp", region);
+}
+
 /// Pages that lie apart: one chunk, one event, and each by itself on the wire.
 TEST_F(Staging, SmallPagesShareAChunkAndAreCopiedAgainWhenTheyHadToLetGoOfIt) {
     const auto ring = makeRing(2);
