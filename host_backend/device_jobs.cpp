@@ -123,16 +123,21 @@ std::size_t DeviceJobs::beginPacked(std::vector<Ended>& ended) {
     const auto way = device::PageWay::Within;
     const auto staging = user_.at(device);
     if (!staging || !(*staging)->copier().packs(way, pages_.size(), bytes) || !(*staging)->copier().hasRoom()) return 0;
-    const auto copy = (*staging)->copier().begin(pages_, way);
+    device::DeviceCopier::Begun begun;
+    const Status status = (*staging)->copier().begin(pages_, way, begun);
     for (std::size_t i = 0; i < pages_.size(); ++i) {
         Job& job = queue_.front();
-        if (copy) {
-            job.direct = (*staging)->shared_from_this();
-            job.copy = *copy;
-            job.is_packed = true;
-            running_.push_back(std::move(job));
+        // One page is refused. Those before it go; those behind it are begun anew when nothing of them can be under
+        // way.
+        const bool is_refused = !status && (begun.copy == 0 || i == begun.whole);
+        if (is_refused) {
+            ended.push_back({job.request, job.path, status, job.there()});
         } else {
-            ended.push_back({job.request, job.path, copy.status(), job.there()});
+            job.direct = (*staging)->shared_from_this();
+            job.copy = begun.copy;
+            job.is_packed = true;
+            job.begins_anew = !status && i > begun.whole;
+            running_.push_back(std::move(job));
         }
         queue_.pop_front();
     }
@@ -211,6 +216,12 @@ bool DeviceJobs::poll(TimePoint now, std::uint64_t budget, std::vector<Ended>& e
     std::erase_if(running_, [&](Job& job) {
         Status outcome;
         if (!advance(job, budget, moved, outcome)) return false;
+        if (outcome && std::exchange(job.begins_anew, false)) {
+            job.direct.reset();
+            job.is_packed = false;
+            queue_.push_back(std::move(job));
+            return true;
+        }
         ended.push_back({job.request, job.path, outcome, job.there()});
         return true;
     });

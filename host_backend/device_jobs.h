@@ -84,7 +84,8 @@ class DeviceJobs {
         /// may see that first, and then nothing else keeps it.
         std::shared_ptr<device::Staging> direct;
         std::uint64_t copy = 0;
-        bool is_packed = false;  ///< The copy is that of others, too.
+        bool is_packed = false;    ///< The copy is that of others, too.
+        bool begins_anew = false;  ///< When that has ended: another page was refused, and this one was not begun.
         std::unique_ptr<device::StagedSource> source;
         std::unique_ptr<device::StagedSink> sink;
         std::uint64_t moved = 0;
