@@ -122,6 +122,20 @@ Result<bool> CudaDevice::isDone(EventRef event) {
     const Outcome outcome = invoke(driver_->calls().eventQuery, handleOf(event));
     if (outcome.result == api::Result::NotReady) return false;
     if (!outcome) return settle(outcome);
+Status CudaDevice::reachPeer(Device& peer) {
+    const auto* const other = dynamic_cast<const CudaDevice*>(&peer);
+    if (other == nullptr || other == this)
+        return Status(Code::InvalidArgument,
+                      info_.location + " and " + peer.info().location + " are no two GPUs of CUDA");
+    if (lost_.load(std::memory_order_acquire)) return state();
+    const CurrentContext current(*driver_, context_);
+    if (!current.outcome()) return settle(current.outcome());
+    const Outcome enabled = invoke(driver_->calls().ctxEnablePeerAccess, other->context_, 0u);
+    // By the application, as a rule: the contexts are its own, too.
+    if (enabled.result == api::Result::PeerAccessAlreadyEnabled) return {};
+    return settle(enabled).withContext("peer access to " + other->info_.location);
+}
+
     return true;
 }
 

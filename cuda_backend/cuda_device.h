@@ -35,6 +35,7 @@ class CudaDevice final : public device::Device {
     Result<device::Pinning> pin(const ByteRange& host) override;
     Status reachesPinned(const ByteRange& pinned) override;
 
+    Status reachPeer(device::Device& peer) override;
     Result<device::DeviceStream> makeStream() override;
     Result<device::DeviceEvent> makeEvent() override;
     Status copy(device::StreamRef stream, std::uint64_t to, std::uint64_t from, std::uint64_t bytes) override;

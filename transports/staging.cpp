@@ -82,13 +82,29 @@ Status StagingPool::acquire(const std::string& transport, const Region& region) 
         if (Status status = makeRings(place, made); !status) return status;
         packing = made.packing;
         for_kernels = made.for_kernels;
+        made.device = place.device;
         made.users.emplace(transport, region.id);
+        connect(*place.device);
         const std::lock_guard lock(mutex_);
         devices_.emplace(place.memory.device, std::move(made));
     }
     // Until this is known pages of this GPU are moved by copies.
     if (pack_ != PackMode::Off) choosePacking(place, packing, for_kernels);
     return {};
+}
+
+void StagingPool::connect(Device& device) const {
+    std::vector<std::shared_ptr<Device>> others;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [ordinal, other] : devices_) others.push_back(other.device);
+    }
+    // Each way by itself. Where it cannot be had a driver copies through the host's memory, which is slower.
+    for (const auto& other : others)
+        for (const auto& [from, to] : {std::pair{&device, other.get()}, {other.get(), &device}})
+            if (const Status reached = from->reachPeer(*to); !reached && log_)
+                log_->info("{}: copies between it and {} go through memory of the host: {}", from->info().location,
+                           to->info().location, reached.toString());
 }
 
 /// What is in the kernel's way is said, and no reason to refuse anything.

@@ -83,6 +83,7 @@ class StagingPool {
 
   private:
     struct OfDevice {
+        std::shared_ptr<Device> device;
         std::set<std::pair<std::string, std::uint64_t>> users;  ///< Transport and region.
         std::vector<std::shared_ptr<Staging>> by_loop;
         std::shared_ptr<PagePacking> packing;
@@ -99,6 +100,8 @@ class StagingPool {
     /// False: the region is the first of its GPU.
     bool join(const std::string& transport, const Region& region);
     Status makeRings(const PlacedMemory& place, OfDevice& of_device) const;
+    /// Has copies go straight between this GPU and the others of the pool.
+    void connect(Device& device) const;
     void choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing,
                        const Status& for_kernels);
     PackBorders bordersOf(const std::shared_ptr<Device>& device, Kernel& kernel) const;

@@ -274,6 +274,29 @@ TEST_F(CudaDeviceTest, ALostContextIsLostForThatGpuOnlyAndSaysSo) {
     runtime.reset();
 }
 
+TEST_F(CudaDeviceTest, CopiesGoFromGpuToGpuOncePeerAccessIsEnabled) {
+    const DeviceMemory here = must(gpu(0).allocate(4096));
+    const DeviceMemory there = must(gpu(1).allocate(4096));
+    control.write(here.get(), noise(4096));
+    const DeviceStream stream = must(gpu(0).makeStream());
+    const auto copied = [&] {
+        must(gpu(0).copy(stream, there.get(), here.get(), 4096));
+        must(gpu(0).synchronize(stream));
+        EXPECT_EQ(control.read(there.get(), 4096), noise(4096));
+        return std::pair(control.count("copies by peer access"), control.count("copies between GPUs through the host"));
+    };
+    EXPECT_EQ(copied(), std::pair(0u, 1u));
+    must(gpu(0).reachPeer(gpu(1)));
+    // The application may have done so, too.
+    must(gpu(0).reachPeer(gpu(1)));
+    EXPECT_EQ(copied(), std::pair(1u, 1u));
+    EXPECT_EQ(gpu(0).reachPeer(gpu(0)).code(), Code::InvalidArgument);
+    control.fail("cuCtxEnablePeerAccess", api::Result::PeerAccessUnsupported);
+    const Status refused = gpu(1).reachPeer(gpu(0));
+    EXPECT_EQ(refused.code(), Code::Unsupported);
+    EXPECT_NE(refused.message().find("peer access to cuda:0"), std::string::npos) << refused.message();
+}
+
 TEST_F(CudaDeviceTest, AContextThatIsLostInMidCopyIsFoundByItsEvent) {
     const DeviceStream stream = must(gpu(0).makeStream());
     const DeviceEvent event = must(gpu(0).makeEvent());

@@ -374,6 +374,8 @@ Result cuDevicePrimaryCtxGetState(DeviceHandle device, unsigned* flags, int* act
     TROUPE_ENTER("cuDevicePrimaryCtxGetState")
     TROUPE_KNOWN(device)
     *flags = 0;
+    context.peers.clear();
+    for (const auto& other : state.primaries) other->peers.erase(&context);
     *active = state.primaries[static_cast<std::size_t>(device)]->retained > 0 ? 1 : 0;
     return Result::Success;
 }
@@ -414,7 +416,8 @@ Result cuCtxEnablePeerAccess(ContextHandle peer, unsigned flags) {
     ContextObject* context = nullptr;
     if (const Result refused = state.current(context); refused != Result::Success) return refused;
     if (flags != 0 || peer == nullptr || peer == context) return Result::InvalidValue;
-    return state.settings.peer ? Result::Success : Result::PeerAccessUnsupported;
+    if (!state.settings.peer) return Result::PeerAccessUnsupported;
+    return context->peers.insert(peer).second ? Result::Success : Result::PeerAccessAlreadyEnabled;
 }
 
 }  // extern "C"

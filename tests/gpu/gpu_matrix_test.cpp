@@ -156,5 +156,21 @@ TEST_F(GpuMatrix, CompletedMeansThatItIsInTheGpusMemoryHoweverSlowThatIs) {
     }
 }
 
+/// Where the GPUs reach each other no byte goes through the host.
+TEST_F(GpuMatrix, BetweenGpusOfAProcessItGoesByPeerAccess) {
+    for (const bool first_is_first : {true, false}) {
+        auto engine = startEngine(setup());
+        Memory local = make("gpu0", kRoom);
+        Memory remote = make("gpu1", kRoom);
+        for (Memory* memory : {first_is_first ? &local : &remote, first_is_first ? &remote : &local})
+            registerAll(*engine, *memory);
+        const unsigned before = control.count("copies by peer access");
+        exchange(*engine, kLocalSegmentID, local, remote);
+        exchange(*engine, kLocalSegmentID, remote, local);
+        EXPECT_GT(control.count("copies by peer access"), before);
+    }
+    EXPECT_EQ(control.count("copies between GPUs through the host"), 0u);
+}
+
 }  // namespace
 }  // namespace troupe::gpu
