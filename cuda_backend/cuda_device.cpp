@@ -182,7 +182,8 @@ Result<std::shared_ptr<const PageMover>> CudaDevice::makeMover() {
 // --- the end -------------------------------------------------------------------------------------------------------
 
 /// Of a device that is lost, too: what host memory it has pinned is given back. What the driver says is of no use to
-/// anybody then.
+/// anybody then. Where the context cannot be made current the resource is left to the context's end: the call would be
+/// made in whatever is current on this thread, which is the application's.
 void CudaDevice::release(Resource kind, std::uintptr_t value) {
     const CurrentContext current(*driver_, context_);
     const api::Calls& calls = driver_->calls();
@@ -198,3 +199,4 @@ void CudaDevice::release(Resource kind, std::uintptr_t value) {
 }
 
 }  // namespace troupe::cuda
+    if (!current.outcome()) return;

@@ -274,6 +274,23 @@ TEST_F(CudaDeviceTest, ALostContextIsLostForThatGpuOnlyAndSaysSo) {
     runtime.reset();
 }
 
+/// What it would be made in otherwise is the application's.
+TEST_F(CudaDeviceTest, NothingIsGivenBackInAContextOfOthers) {
+    DeviceMemory memory = must(gpu(0).allocate(64));
+    const api::DevicePtr addr = memory.get();
+    control.fail("cuCtxPushCurrent", api::Result::InvalidContext);
+    const unsigned freed = control.count("cuMemFree");
+    memory.reset();
+    EXPECT_EQ(control.count("cuMemFree"), freed);
+    // It is there still, and the application may free it.
+    api::ContextHandle context = nullptr;
+    ASSERT_TRUE(invoke(call().devicePrimaryCtxRetain, &context, 0));
+    ASSERT_TRUE(invoke(call().ctxPushCurrent, context));
+    EXPECT_TRUE(invoke(call().memFree, addr));
+    ASSERT_TRUE(invoke(call().ctxPopCurrent, &context));
+    ASSERT_TRUE(invoke(call().devicePrimaryCtxRelease, 0));
+}
+
 TEST_F(CudaDeviceTest, CopiesGoFromGpuToGpuOncePeerAccessIsEnabled) {
     const DeviceMemory here = must(gpu(0).allocate(4096));
     const DeviceMemory there = must(gpu(1).allocate(4096));
