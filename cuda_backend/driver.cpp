@@ -113,6 +113,8 @@ bool isSticky(api::Result result) {
         case api::Result::IllegalInstruction:
         case api::Result::MisalignedAddress:
         case api::Result::InvalidAddressSpace:
+        case api::Result::MpsRpcFailure:
+        case api::Result::MpsClientTerminated:
         case api::Result::InvalidPc:
         case api::Result::LaunchFailed:
         case api::Result::TensorMemoryLeak:

@@ -231,8 +231,9 @@ TEST_F(CudaDeviceTest, WhatIsNoMemoryOfAGpuIsRefusedAndTheGpuIsWell) {
 
 /// Each sticky error, wherever it shows first.
 TEST_F(CudaDeviceTest, ALostContextIsLostForThatGpuOnlyAndSaysSo) {
-    for (const api::Result result : {api::Result::IllegalAddress, api::Result::EccUncorrectable,
-                                     api::Result::LaunchFailed, api::Result::ContextIsDestroyed}) {
+    for (const api::Result result :
+         {api::Result::IllegalAddress, api::Result::EccUncorrectable, api::Result::LaunchFailed,
+          api::Result::ContextIsDestroyed, api::Result::MpsClientTerminated}) {
         for (std::size_t index = 0; index < 12; ++index) {
             control.reset();
             auto made = must(CudaRuntime::create({fake_cuda::Control::path(), false}));
@@ -272,6 +273,44 @@ TEST_F(CudaDeviceTest, ALostContextIsLostForThatGpuOnlyAndSaysSo) {
     }
     control.reset();
     runtime.reset();
+}
+
+/// Whatever the error is: a copy whose end is only ever asked for in vain would be under way for ever.
+TEST_F(CudaDeviceTest, AnErrorThatIsTheOnlyAnswerForLongIsALoss) {
+    // Of any kind: a context that was reset, and what no list of errors has.
+    for (const api::Result result : {api::Result::InvalidContext, api::Result::Unknown}) {
+        for (const bool by_query : {true, false}) {
+            control.reset();
+            auto made = must(CudaRuntime::create({fake_cuda::Control::path(), false}));
+            {
+                const auto device = must(made->open(0));
+                const DeviceStream stream = must(device->makeStream());
+                const DeviceEvent event = must(device->makeEvent());
+                const auto ask = [&] {
+                    return by_query ? device->isDone(event).status() : device->record(event, stream);
+                };
+                control.fail(by_query ? "cuEventQuery" : "cuEventRecord", result, 3);
+                for (int time = 0; time < 3; ++time) EXPECT_EQ(ask().code(), Code::Internal);
+                // One that passes is none.
+                must(ask());
+                must(device->state());
+                control.fail(by_query ? "cuEventQuery" : "cuEventRecord", result, 1 << 30);
+                EXPECT_EQ(ask().code(), Code::Internal);
+                must(device->state());
+                const TimePoint limit = Clock::now() + std::chrono::seconds(60);
+                // As a loop that waits for a copy asks.
+                while (device->state() && Clock::now() < limit) {
+                    ask().isOk();
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                }
+                EXPECT_EQ(ask().code(), Code::DeviceLost);
+                EXPECT_NE(device->state().message().find("nothing else for a second"), std::string::npos)
+                    << device->state().message();
+            }
+        }
+    }
+    runtime.reset();
+    control.reset();
 }
 
 /// What it would be made in otherwise is the application's.

@@ -124,7 +124,8 @@ TEST(CudaDriver, EveryResultIsACauseWithTheCallsName) {
         EXPECT_EQ(isSticky(result), status.code() == Code::DeviceLost) << number;
         if (isSticky(result)) sticky.insert(number);
     }
-    EXPECT_EQ(sticky, (std::set<unsigned>{214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 911}));
+    EXPECT_EQ(sticky, (std::set<unsigned>{214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 806,
+                                          810, 911}));
     EXPECT_EQ((*driver)->toStatus({api::Result::IllegalAddress, "cuEventQuery"}).message(),
               "cuEventQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered");
     // One that no manual has yet.

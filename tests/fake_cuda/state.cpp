@@ -58,6 +58,10 @@ const char* nameOf(Result result) {
         TROUPE_FAKE_NAME(ContextIsDestroyed, ERROR_CONTEXT_IS_DESTROYED)
         TROUPE_FAKE_NAME(LaunchFailed, ERROR_LAUNCH_FAILED)
         TROUPE_FAKE_NAME(NotPermitted, ERROR_NOT_PERMITTED)
+        TROUPE_FAKE_NAME(MpsRpcFailure, ERROR_MPS_RPC_FAILURE)
+        TROUPE_FAKE_NAME(MpsClientTerminated, ERROR_MPS_CLIENT_TERMINATED)
+        TROUPE_FAKE_NAME(PeerAccessAlreadyEnabled, ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        TROUPE_FAKE_NAME(PeerAccessUnsupported, ERROR_PEER_ACCESS_UNSUPPORTED)
         TROUPE_FAKE_NAME(NotSupported, ERROR_NOT_SUPPORTED)
         TROUPE_FAKE_NAME(Unknown, ERROR_UNKNOWN)
 #undef TROUPE_FAKE_NAME
@@ -79,6 +83,8 @@ bool losesContext(Result result) {
         case Result::InvalidAddressSpace:
         case Result::InvalidPc:
         case Result::LaunchFailed:
+        case Result::MpsRpcFailure:
+        case Result::MpsClientTerminated:
         case Result::ExternalDevice: return true;
         default: return false;
     }

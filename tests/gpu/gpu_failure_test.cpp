@@ -230,6 +230,24 @@ TEST_F(GpuFailure, ACallThatFailsOnceFailsWhatItWasForAndNothingElse) {
     }
 }
 
+/// Whatever the driver answers for ever: the tasks end, and their memory is free.
+TEST_F(GpuFailure, ADriverThatOnlyAnswersWithAnErrorHasLostTheGpu) {
+    start();
+    for (const SegmentID to : {segment, kLocalSegmentID}) {
+        const int device = to == segment ? 0 : 1;
+        auto local = some("gpu" + std::to_string(device), *a);
+        auto there = some("host", to == segment ? *b : *a);
+        control.fail("cuEventQuery", cuda::api::Result::Unknown, 1 << 30);
+        const auto status = runBatch(*a, {makeRequest(Opcode::Write, to, local->pointer(), there->addr(), kBytes)});
+        test::expectFailed(status, Code::DeviceLost);
+        EXPECT_THAT(status.error.message(), HasSubstr("CUDA_ERROR_UNKNOWN"));
+        EXPECT_TRUE(status.quiesced);
+        control.fail("cuEventQuery", cuda::api::Result::Unknown, 0);
+        forget(local, *a);
+        forget(there, to == segment ? *b : *a);
+    }
+}
+
 TEST_F(GpuFailure, AnEngineThatEndsInTheMiddleTouchesNothingAfterwards) {
     for (const bool owner_ends : {true, false}) {
         for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
