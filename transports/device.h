@@ -56,7 +56,7 @@ struct DeviceInfo {
     std::string name;
     DeviceUuid uuid{};   ///< The same in every process and container.
     std::string pci;     ///< "0000:1b:00.0"
-    int numa_node = -1;  ///< Nearest host memory, where the driver says; -1: ask sysfs for `pci`.
+    int numa_node = -1;  ///< Nearest host memory; -1: neither the driver nor sysfs says.
     std::uint64_t bytes = 0;
     int major = 0;  ///< Compute capability.
     int minor = 0;

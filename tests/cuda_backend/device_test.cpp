@@ -1,8 +1,12 @@
 #include "transports/device.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -84,6 +88,25 @@ TEST_F(CudaDeviceTest, GpusAreDescribedAndNoneIsOpened) {
     const auto none = runtime->open(2);
     EXPECT_EQ(none.status().code(), Code::NotFound);
     EXPECT_NE(none.status().message().find("there is no cuda:2: this process sees 2 GPUs"), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, TheNearestHostMemoryIsWhatTheDriverSaysElseSysfs) {
+    EXPECT_EQ(must(runtime->info(0)).numa_node, -1) << "the fake's is no device of this machine";
+    ::setenv("FAKE_CUDA_NUMA", "0", 1);
+    control.reset();
+    ::unsetenv("FAKE_CUDA_NUMA");
+    const auto told = must(CudaRuntime::create({fake_cuda::Control::path(), false}));
+    EXPECT_EQ(must(told->info(1)).numa_node, 0);
+    const auto sysfs = std::filesystem::temp_directory_path() / ("sysfs-" + std::to_string(::getpid()));
+    const auto device = sysfs / "bus/pci/devices/0000:1b:00.0";
+    std::filesystem::create_directories(device);
+    const auto node = [&] { return numaNodeOfPci("0000:1b:00.0", sysfs.string()); };
+    EXPECT_EQ(node(), -1) << "there is no such file";
+    for (const auto& [text, value] : {std::pair{"3\n", 3}, {"-1\n", -1}, {"", -1}, {"none\n", -1}}) {
+        std::ofstream(device / "numa_node") << text;
+        EXPECT_EQ(node(), value) << text;
+    }
+    std::filesystem::remove_all(sysfs);
 }
 
 TEST_F(CudaDeviceTest, OnlyTheGpuThatWasNamedGetsAContextAndGivesItBack) {

@@ -109,6 +109,7 @@ void State::configure() {
     settings.dmabuf = number("FAKE_CUDA_DMABUF", 1) != 0;
     settings.fabric = number("FAKE_CUDA_FABRIC", 0) != 0;
     settings.peer = number("FAKE_CUDA_PEER", 1) != 0;
+    settings.numa_node = number("FAKE_CUDA_NUMA", -1);
     settings.latency_us = static_cast<unsigned>(number("FAKE_CUDA_LATENCY_US", 0));
     settings.jitter_us = static_cast<unsigned>(number("FAKE_CUDA_JITTER_US", 0));
     random.seed(static_cast<unsigned>(number("FAKE_CUDA_SEED", 1)));
@@ -314,7 +315,7 @@ Result cuDeviceGetAttribute(int* value, DeviceAttribute attribute, DeviceHandle 
         case DeviceAttribute::HandleTypeFabricSupported: *value = state.settings.fabric ? 1 : 0; break;
         case DeviceAttribute::HostNumaId:
             if (state.settings.version < 12000) return Result::InvalidValue;
-            *value = -1;
+            *value = state.settings.numa_node;
             break;
         case DeviceAttribute::ComputeCapabilityMinor: *value = 0; break;
         case DeviceAttribute::AsyncEngineCount: *value = 2; break;
@@ -373,6 +374,8 @@ Result cuDevicePrimaryCtxRelease_v2(DeviceHandle device) {
             state.violate("a primary context was released with " + std::to_string(count) + " " + what + " in it");
     context.lose_after = -1;
     context.lost.reset();
+    context.peers.clear();
+    for (const auto& other : state.primaries) other->peers.erase(&context);
     return Result::Success;
 }
 
@@ -380,8 +383,6 @@ Result cuDevicePrimaryCtxGetState(DeviceHandle device, unsigned* flags, int* act
     TROUPE_ENTER("cuDevicePrimaryCtxGetState")
     TROUPE_KNOWN(device)
     *flags = 0;
-    context.peers.clear();
-    for (const auto& other : state.primaries) other->peers.erase(&context);
     *active = state.primaries[static_cast<std::size_t>(device)]->retained > 0 ? 1 : 0;
     return Result::Success;
 }

@@ -111,6 +111,7 @@ struct Settings {
     bool dmabuf = true;
     bool fabric = false;
     bool peer = true;
+    int numa_node = -1;        ///< Of all devices.
     std::vector<int> visible;  ///< Physical number of each ordinal.
     unsigned latency_us = 0;
     unsigned ns_per_kib = 0;
