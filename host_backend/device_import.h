@@ -42,6 +42,8 @@ class DeviceImport {
     /// Has all of it unmapped, also what is being mapped; the bell rings. No copy may be under way there. Once more is
     /// nothing.
     void giveBack(const By& by);
+    /// How it came, for who explains; gone with this, and with what is mapped of it.
+    std::weak_ptr<const device::SharedMemory> memory() const { return shared_; }
     /// Nothing of it is mapped, or being mapped.
     bool isGone() const;
 
@@ -56,9 +58,9 @@ class DeviceImport {
     };
 
     const std::shared_ptr<const device::SharedMemory> shared_;
+    const ByteRange granted_;
     std::vector<std::shared_ptr<Mapping>> mappings_;
     bool given_back_ = false;
-    const ByteRange granted_;
 };
 
 }  // namespace troupe::host

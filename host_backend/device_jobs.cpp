@@ -32,6 +32,15 @@ bool isForKernel(int device, const DeviceSide& side) { return side.is_own && sid
 
 }  // namespace
 
+int copierOf(const DeviceSide& to, const DeviceSide& from) {
+    return from.device != DeviceSide::kHost ? from.device : to.device;
+}
+
+bool isDirect(const DeviceSide& to, const DeviceSide& from) {
+    const int device = copierOf(to, from);
+    return reaches(device, from, to) && reaches(device, to, from);
+}
+
 DeviceSide DeviceSide::of(const ByteRange& range, const Region* region) {
     // What follows in another region may be of any kind.
     const bool pinned = region != nullptr && region->pinned && region->range.contains(range);
@@ -81,11 +90,11 @@ DeviceJobs::Begun DeviceJobs::begin(Job& job, Status& why) {
                                             " overlap in memory of a GPU, which has no memmove");
         return Begun::Failed;
     }
-    const int device = job.from.device != DeviceSide::kHost ? job.from.device : job.to.device;
+    const int device = copierOf(job.to, job.from);
     const auto staging = user_.at(device);
     why = staging.status();
     if (!staging) return Begun::Failed;
-    if (reaches(device, job.from, job.to) && reaches(device, job.to, job.from)) {
+    if (isDirect(job.to, job.from)) {
         if (!(*staging)->copier().hasRoom()) return Begun::Later;
         job.direct = (*staging)->shared_from_this();
         if (to == from) return Begun::Yes;

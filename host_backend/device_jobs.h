@@ -32,6 +32,11 @@ struct DeviceSide {
     static DeviceSide of(const ByteRange& range, const Region* region);
 };
 
+/// The GPU that copies between these ends, of which one at least is a GPU's.
+int copierOf(const DeviceSide& to, const DeviceSide& from);
+/// It does so by itself, and not through pinned memory that a processor fills or empties.
+bool isDirect(const DeviceSide& to, const DeviceSide& from);
+
 /// The work of one HostNic that GPUs do: copies by their own engines where both ends can be reached by one, else
 /// through pinned memory, in which this thread moves the bytes. A copy that was begun cannot be taken back: what ends
 /// early is kept back by `sift` until it has ended. On the Nic's turn.

@@ -156,6 +156,41 @@ TEST_F(GpuMatrix, CompletedMeansThatItIsInTheGpusMemoryHoweverSlowThatIs) {
     }
 }
 
+/// Which way the bytes of a GPU went is part of how a task went.
+TEST_F(GpuMatrix, ExplainSaysHowMemoryOfAGpuIsCarried) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    const auto way = [&](SegmentID to, const char* here, const char* there) {
+        Memory local = make(here, 4096);
+        Memory remote = make(there, 4096);
+        TransferEngine& owner = to == segment ? *b : *a;
+        registerAll(*a, local);
+        registerAll(owner, remote);
+        BatchHolder batch(*a, 1);
+        EXPECT_TRUE(batch.submit({makeRequest(Opcode::Write, to, local.pointer(), remote.addr(), 4096)}));
+        expectCompleted(batch.wait(), 4096);
+        const auto explained = a->explain(batch.id(), 0);
+        EXPECT_TRUE(explained) << explained.status().toString();
+        if (!explained->gpu.empty()) {
+            EXPECT_NE(explained->toString().find(" (" + explained->gpu + ")"), std::string::npos);
+        }
+        EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+        EXPECT_TRUE(owner.unregisterLocalMemory(remote.pointer()));
+        return explained->gpu;
+    };
+    EXPECT_EQ(way(kLocalSegmentID, "gpu0", "gpu0"), "copied by the GPU");
+    EXPECT_EQ(way(kLocalSegmentID, "gpu0", "gpu1"), "copied by the GPU");
+    EXPECT_EQ(way(kLocalSegmentID, "pinned", "gpu1"), "copied by the GPU");
+    EXPECT_EQ(way(kLocalSegmentID, "gpu0", "host"), "staged through pinned memory");
+    EXPECT_EQ(way(kLocalSegmentID, "gpu1", "virtual0"), "staged through pinned memory");
+    EXPECT_EQ(way(kLocalSegmentID, "host", "pinned"), "");
+    EXPECT_EQ(way(segment, "gpu0", "host"), "staged through pinned memory here");
+    EXPECT_EQ(way(segment, "host", "gpu0"), "staged through pinned memory there");
+    EXPECT_EQ(way(segment, "gpu0", "gpu1"), "staged through pinned memory at both ends");
+    EXPECT_EQ(way(segment, "host", "host"), "");
+}
+
 /// Where the GPUs reach each other no byte goes through the host.
 TEST_F(GpuMatrix, BetweenGpusOfAProcessItGoesByPeerAccess) {
     for (const bool first_is_first : {true, false}) {

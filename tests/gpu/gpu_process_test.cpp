@@ -79,7 +79,7 @@ TEST_F(GpuProcess, BetweenGpusItIsMappedAndNoByteGoesThroughTheHost) {
         Memory local = make("gpu0", kBytes);
         registerAll(*engine, local);
         const std::uint64_t remote = peer.number(std::string("make ") + there + " " + text(kBytes));
-        EXPECT_THAT(exchange(*engine, peer, segment, local, remote, 5), HasSubstr("host by host0"));
+        EXPECT_THAT(exchange(*engine, peer, segment, local, remote, 5), HasSubstr("(mapped by an IPC handle)"));
         EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
     }
     EXPECT_GE(control.count("cuIpcOpenMemHandle"), 1u);
@@ -94,7 +94,7 @@ TEST_F(GpuProcess, VirtualMemoryIsMappedByItsDescriptors) {
     registerAll(*engine, local);
     const std::uint64_t remote = peer.number("make virtual0 " + text(kBytes));
     // Within one allocation of the several.
-    exchange(*engine, peer, segment, local, remote, 5, 1u << 20);
+    EXPECT_THAT(exchange(*engine, peer, segment, local, remote, 5, 1u << 20), HasSubstr("(mapped by its descriptor)"));
     EXPECT_GE(control.count("cuMemImportFromShareableHandle"), 1u);
 }
 
@@ -107,6 +107,7 @@ TEST_F(GpuProcess, WhatCannotBeMappedGoesByTcpAndExplainSaysWhy) {
     const std::uint64_t remote = peer.number("make private0 " + text(kBytes));
     const std::string way = exchange(*engine, peer, segment, local, remote, 5);
     EXPECT_THAT(way, HasSubstr("tcp by tcp0"));
+    EXPECT_THAT(way, HasSubstr("(staged through pinned memory at both ends)"));
     EXPECT_THAT(way, HasSubstr("cannot be given to other processes"));
     EXPECT_THAT(way, HasSubstr("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"));
 }
