@@ -1,6 +1,9 @@
 // Every pair of memories, both directions, through each way within a process and by TCP.
 
 #include <chrono>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "tests/gpu/exchange.h"
 #include "tests/gpu/fixture.h"
@@ -10,7 +13,7 @@ namespace {
 
 using namespace gpu::testing;
 
-const std::vector<std::string> kKinds = {"host", "pinned", "gpu0", "gpu1", "virtual0"};
+const std::vector<std::string> kKinds = {"host", "pinned", "managed", "gpu0", "gpu1", "virtual0"};
 
 class GpuMatrix : public GpuTest {
   protected:
@@ -156,6 +159,36 @@ TEST_F(GpuMatrix, CompletedMeansThatItIsInTheGpusMemoryHoweverSlowThatIs) {
     }
 }
 
+/// More than the rings, the windows and a slice hold many times over.
+TEST_F(GpuMatrix, ManyMegabytesAtOddPlaces) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    constexpr std::uint64_t kMuch = kMany + 1;
+    for (const auto& [to, here, there] :
+         std::vector<std::tuple<SegmentID, const char*, const char*>>{{kLocalSegmentID, "gpu0", "gpu1"},
+                                                                      {kLocalSegmentID, "gpu0", "host"},
+                                                                      {segment, "gpu0", "gpu1"},
+                                                                      {segment, "gpu1", "host"},
+                                                                      {segment, "managed", "gpu0"}}) {
+        SCOPED_TRACE(std::string(here) + " and " + there);
+        Memory local = make(here, kMuch + 100);
+        Memory remote = make(there, kMuch + 100);
+        registerAll(*a, local);
+        registerAll(to == segment ? *b : *a, remote);
+        local.write(5, noise(kMuch, 2));
+        expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, to, local.pointer(5), remote.addr(77), kMuch)}),
+                        kMuch);
+        EXPECT_TRUE(remote.read(77, kMuch) == noise(kMuch, 2));
+        local.write(0, noise(kMuch, 3));
+        expectCompleted(runBatch(*a, {makeRequest(Opcode::Read, to, local.pointer(11), remote.addr(77), kMuch)}),
+                        kMuch);
+        EXPECT_TRUE(local.read(11, kMuch) == noise(kMuch, 2));
+        EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+        EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(remote.pointer()));
+    }
+}
+
 /// Which way the bytes of a GPU went is part of how a task went.
 TEST_F(GpuMatrix, ExplainSaysHowMemoryOfAGpuIsCarried) {
     auto a = startEngine(setup());
@@ -182,6 +215,7 @@ TEST_F(GpuMatrix, ExplainSaysHowMemoryOfAGpuIsCarried) {
     EXPECT_EQ(way(kLocalSegmentID, "gpu0", "gpu0"), "copied by the GPU");
     EXPECT_EQ(way(kLocalSegmentID, "gpu0", "gpu1"), "copied by the GPU");
     EXPECT_EQ(way(kLocalSegmentID, "pinned", "gpu1"), "copied by the GPU");
+    EXPECT_EQ(way(kLocalSegmentID, "managed", "gpu1"), "copied by the GPU");
     EXPECT_EQ(way(kLocalSegmentID, "gpu0", "host"), "staged through pinned memory");
     EXPECT_EQ(way(kLocalSegmentID, "gpu1", "virtual0"), "staged through pinned memory");
     EXPECT_EQ(way(kLocalSegmentID, "host", "pinned"), "");

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/gpu/exchange.h"
 #include "tests/gpu/fixture.h"
 #include "tests/gpu/gpu_peer_process.h"
 
@@ -53,10 +54,10 @@ TEST_F(GpuProcess, EveryPairOfMemories) {
     GpuPeerProcess peer;
     const SegmentID segment = open(*engine, peer.start(true, true));
     unsigned seed = 1;
-    for (const char* here : {"host", "pinned", "gpu0", "gpu1", "virtual0"}) {
+    for (const char* here : {"host", "pinned", "managed", "gpu0", "gpu1", "virtual0"}) {
         Memory local = make(here, kBytes);
         registerAll(*engine, local);
-        for (const char* there : {"host", "pinned", "gpu0", "gpu1", "virtual1", "private0"}) {
+        for (const char* there : {"host", "pinned", "managed", "gpu0", "gpu1", "virtual1", "private0"}) {
             SCOPED_TRACE(there);
             const std::uint64_t remote = peer.number(std::string("make ") + there + " " + text(kBytes));
             exchange(*engine, peer, segment, local, remote, seed);
@@ -122,6 +123,118 @@ TEST_F(GpuProcess, WithoutAnotherWayItFailsWithTheReason) {
     const auto status = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 1000)});
     test::expectFailed(status, Code::Unsupported);
     EXPECT_THAT(status.error.message(), HasSubstr("a GPU there"));
+}
+
+/// What is exported is an allocation, what is registered a part of it, and what is asked for a part of that.
+TEST_F(GpuProcess, RegionsInsideAnAllocationAreReachedAtTheirPlaces) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu1", kBytes);
+    ASSERT_TRUE(engine->registerLocalMemory(local.pointer(1000), kBytes - 1000));
+    const std::uint64_t first = peer.number("make_part gpu0 " + text(kBytes) + " 12345 600001");
+    const std::uint64_t second = first + 700000;
+    peer.must("register " + text(second) + " 300007");
+    const std::uint64_t base = first - 12345;
+    peer.must("fill " + text(base) + " " + text(kBytes) + " 4");
+    const Bytes there = noise(kBytes, 4);
+    for (const auto& [at, bytes] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
+             {first, 600001}, {first + 3, 599998}, {first + 600000, 1}, {second, 300007}, {second + 511, 4097}}) {
+        expectCompleted(runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(1003), at, bytes)}), bytes);
+        const auto begin = there.begin() + static_cast<std::ptrdiff_t>(at - base);
+        EXPECT_TRUE(local.read(1003, bytes) == Bytes(begin, begin + static_cast<std::ptrdiff_t>(bytes)));
+        // Back where it came from: nothing may change there.
+        expectCompleted(runBatch(*engine, {makeRequest(Opcode::Write, segment, local.pointer(1003), at, bytes)}),
+                        bytes);
+    }
+    EXPECT_EQ(peer.ask("check " + text(base) + " " + text(kBytes) + " 4"), "ok");
+    // What lies between them, and beside, is of the same mapping and nobody's to touch.
+    for (const std::uint64_t outside : {first - 1, first + 600001, second - 1, second + 300007})
+        test::expectFailed(runBatch(*engine, {makeRequest(Opcode::Write, segment, local.pointer(1003), outside, 1)}),
+                           Code::AddressNotRegistered);
+    EXPECT_EQ(peer.ask("check " + text(base) + " " + text(kBytes) + " 4"), "ok");
+    EXPECT_EQ(peer.ask("violations"), "ok ");
+}
+
+/// Sizes and places around those that anything here is cut by, and one that is far more.
+TEST_F(GpuProcess, BytesOfEveryShapeGoToAnotherProcessesGpu) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    constexpr std::uint64_t kMuch = kMany;
+    Memory local = make("gpu0", kMuch + 8192);
+    registerAll(*engine, local);
+    const std::uint64_t remote = peer.number("make gpu1 " + text(kMuch + 8192));
+    std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+    shapes.push_back({kMuch, 511, 3});
+    unsigned seed = 1;
+    for (const Shape& shape : shapes) {
+        SCOPED_TRACE(shape.bytes);
+        ++seed;
+        const std::uint64_t there = remote + shape.remote;
+        local.write(shape.local, noise(shape.bytes, seed));
+        expectCompleted(
+            runBatch(*engine, {makeRequest(Opcode::Write, segment, local.pointer(shape.local), there, shape.bytes)}),
+            shape.bytes);
+        EXPECT_EQ(peer.ask("check " + text(there) + " " + text(shape.bytes) + " " + text(seed)), "ok");
+        local.write(shape.local, noise(shape.bytes, seed + 100));
+        expectCompleted(
+            runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(shape.local), there, shape.bytes)}),
+            shape.bytes);
+        EXPECT_TRUE(local.read(shape.local, shape.bytes) == noise(shape.bytes, seed));
+    }
+}
+
+/// Of the GPU that copies: its own process's tasks fail, and the owner has its memory back all the same.
+TEST_F(GpuProcess, AGpuThatIsLostWithMemoryMappedHoldsNoOwner) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu0", kBytes);
+    Memory good = make("gpu1", kBytes);
+    registerAll(*engine, local);
+    registerAll(*engine, good);
+    const std::uint64_t remote = peer.number("make gpu0 " + text(kBytes));
+    exchange(*engine, peer, segment, local, remote, 5);
+    control.latency(1000);
+    BatchHolder batch(*engine, 16);
+    std::vector<TransferRequest> requests;
+    for (std::uint64_t i = 0; i < 16; ++i)
+        requests.push_back(makeRequest(Opcode::Read, segment, local.pointer(i * 1000), remote + i * 1000, 1000));
+    ASSERT_TRUE(batch.submit(requests));
+    control.lose(0, cuda::api::Result::IllegalAddress, 3);
+    const auto status = batch.wait();
+    test::expectFailed(status, Code::DeviceLost);
+    EXPECT_TRUE(status.quiesced);
+    control.latency(0);
+    // By the other GPU it goes on.
+    exchange(*engine, peer, segment, good, remote, 7);
+    peer.must("unregister " + text(remote));
+    EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
+}
+
+/// Of the owner of what is mapped: what it can still say of its memory it says, and nobody waits for ever.
+TEST_F(GpuProcess, AnOwnerThatLosesItsGpuTakesItsMemoryBack) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t mapped = peer.number("make gpu1 " + text(kBytes));
+    const std::uint64_t fresh = peer.number("make gpu1 " + text(kBytes));
+    exchange(*engine, peer, segment, local, mapped, 5);
+    peer.must("lose 1");
+    // What is mapped already no call of the owner stands in the way of; what is not it cannot give any more, or had
+    // exported before.
+    for (const std::uint64_t remote : {mapped, fresh}) {
+        const auto status = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 1000)});
+        EXPECT_TRUE(isTerminal(status.s));
+        EXPECT_TRUE(status.quiesced);
+        peer.must("unregister " + text(remote));
+        const auto gone = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 1000)});
+        test::expectFailed(gone, Code::AddressNotRegistered);
+    }
+    EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
 }
 
 TEST_F(GpuProcess, UnregisterTakesTheMappingBackBeforeItReturns) {
