@@ -52,9 +52,8 @@ TEST(CudaDriver, WhereThereIsNoneTheAnswerSaysWhy) {
     EXPECT_NE(why.find("libm.so.6 has no cuInit"), std::string::npos) << why;
 }
 
-TEST(CudaDriver, IsFoundByTheVariableAndByThePathBeforeIt) {
-    const Variable variable("TROUPE_CUDA_DRIVER", Control::path());
-    const auto driver = CudaDriver::load({});
+TEST(CudaDriver, IsFoundByItsPath) {
+    const auto driver = CudaDriver::load({Control::path(), false});
     ASSERT_TRUE(driver) << driver.status().toString();
     EXPECT_EQ((*driver)->path(), Control::path());
     EXPECT_EQ((*driver)->version(), 13000);

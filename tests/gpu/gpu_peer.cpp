@@ -1,5 +1,4 @@
-// Another process with an engine and GPUs, for tests: takes commands by lines, and answers each with one. The fake is
-// found by the environment.
+// Another process with an engine and GPUs, for tests: takes commands by lines, and answers each with one.
 //
 //   start HOST_PEERS TCP      -> ok SEGMENT
 //   make KIND BYTES           -> ok ADDRESS      and registers it
@@ -31,7 +30,7 @@ namespace {
 
 class GpuPeer {
   public:
-    GpuPeer() : runtime_(*cuda::CudaRuntime::create({})) {}
+    GpuPeer() : runtime_(*cuda::CudaRuntime::create({fake_cuda::Control::path(), false})) {}
 
     std::string run(std::istringstream& line) {
         std::string command;
@@ -76,6 +75,7 @@ class GpuPeer {
     std::string start(std::istringstream& line) {
         EngineSetup setup;
         line >> setup.config.host_peers >> setup.tcp;
+        setup.config.gpu_driver = fake_cuda::Control::path();
         setup.config.gpu_staging_chunk_bytes = 64u << 10;
         setup.config.gpu_staging_chunks = 4;
         engine_ = startEngine(setup);
