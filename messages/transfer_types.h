@@ -117,7 +117,7 @@ struct RouteExplanation {
     };
     std::string transport;          ///< What carries it; empty: nothing does.
     std::vector<std::string> nics;  ///< Of a segment: those that may carry it. Of a task: those that did, or do.
-    /// Of a task with memory of a GPU at an end, once something carries it: how `transport` does, for people. "copied
+    /// Of a task with memory of a GPU at an end, once something carries it: how that does so, for people. "copied
     /// by the GPU", "mapped by an IPC handle", "staged through pinned memory here", "straight, by dma-buf", ...
     std::string gpu;
     std::vector<Refusal> refused;  ///< The transports that would have been preferred, best first.
