@@ -108,6 +108,7 @@ std::string RouteExplanation::toString() const {
         text += ", then " + way.transport;
         name(way.nics);
     }
+    if (!gpu.empty()) text += " (" + gpu + ")";
     for (const Refusal& refusal : refused) text += "; not " + refusal.transport + ": " + refusal.why.message();
     for (const Attempt& attempt : attempts) {
         text += "\n  " + std::to_string(attempt.bytes) + " bytes by " + attempt.nic;

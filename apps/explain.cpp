@@ -243,11 +243,13 @@ nlohmann::json toJson(const Report& report) {
                          {"nics", line.nics},
                          {"why", line.why.empty() ? nlohmann::json() : nlohmann::json(line.why)}});
     if (report.read)
-        json["read"] = {{"bytes", report.read->bytes},
-                        {"first_us", toMicroseconds(report.read->first)},
-                        {"median_us", toMicroseconds(report.read->median)},
-                        {"transport", report.read->carried.transport},
-                        {"nics", report.read->carried.nics}};
+        json["read"] = {
+            {"bytes", report.read->bytes},
+            {"first_us", toMicroseconds(report.read->first)},
+            {"median_us", toMicroseconds(report.read->median)},
+            {"transport", report.read->carried.transport},
+            {"nics", report.read->carried.nics},
+            {"gpu", report.read->carried.gpu.empty() ? nlohmann::json() : nlohmann::json(report.read->carried.gpu)}};
     return json;
 }
 
@@ -272,9 +274,11 @@ void print(const Report& report, std::FILE* out) {
                    line.why});
     fmt::print(out, "{}", table.toString());
     if (!report.read) return;
-    fmt::print(out, "\na read of {} by {} took {} the first time, {} then (the median of {})\n",
+    const std::string& gpu = report.read->carried.gpu;
+    fmt::print(out, "\na read of {} by {}{} took {} the first time, {} then (the median of {})\n",
                formatBytes(report.read->bytes), fmt::join(report.read->carried.nics, " "),
-               formatTime(report.read->first), formatTime(report.read->median), kReads);
+               gpu.empty() ? "" : ", " + gpu + ",", formatTime(report.read->first), formatTime(report.read->median),
+               kReads);
 }
 
 Status explain(const ExplainOptions& options, Console& console) {

@@ -287,8 +287,7 @@ std::vector<ConfigKey> makeSchema() {
                 "Let the program break its own engine on purpose (TransferEngine::faults), for tests."),
         countKey("faults.seed", &Config::faults_seed, 0, UINT32_MAX, "Of what faults.enabled draws."),
         // --- gpu
-        textKey("gpu.driver", &Config::gpu_driver, 0, 4096, false,
-                "CUDA driver library; empty: what TROUPE_CUDA_DRIVER names, else libcuda.so.1."),
+        textKey("gpu.driver", &Config::gpu_driver, 0, 4096, false, "CUDA driver library; empty: libcuda.so.1."),
         bytesKey("gpu.staging_chunk_bytes", &Config::gpu_staging_chunk_bytes, 4 * kKiB, 64 * kKiB * kKiB,
                  "One chunk of the pinned host memory that bytes of a GPU go through."),
         countKey("gpu.staging_chunks", &Config::gpu_staging_chunks, 2, 1024,

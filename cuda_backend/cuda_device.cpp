@@ -1,5 +1,6 @@
 #include "cuda_backend/cuda_device.h"
 
+#include <chrono>
 #include <utility>
 
 #include "cuda_backend/packer.h"
@@ -16,6 +17,12 @@ template <class T>
 std::uintptr_t valueOf(T* handle) {
     return reinterpret_cast<std::uintptr_t>(handle);
 }
+
+/// So long an error has to be the only answer before the GPU is taken for lost. Long enough for a driver that is short
+/// of something for a while, and no longer than a task's end may be kept back.
+constexpr std::chrono::milliseconds kStreakBound{1000};
+/// Who waits for a copy asks more often than this: two errors further apart are two.
+constexpr std::chrono::milliseconds kStreakGap{200};
 
 }  // namespace
 
@@ -45,10 +52,37 @@ Status CudaDevice::state() const {
 Status CudaDevice::settle(const Outcome& outcome) {
     if (outcome) return {};
     const Status status = driver_->toStatus(outcome).withContext(info_.location);
-    if (!isSticky(outcome.result)) return status;
+    return isSticky(outcome.result) ? lose(status) : status;
+}
+
+Status CudaDevice::settle(const Outcome& outcome, Streak& streak) {
+    if (outcome || outcome.result == api::Result::NotReady) {
+        // Without the lock: this is on every loop's way, and there is nothing to end as a rule.
+        if (streak.goes_on.load(std::memory_order_relaxed)) streak.goes_on.store(false, std::memory_order_relaxed);
+        return {};
+    }
+    const Status status = settle(outcome);
+    if (status.code() == Code::DeviceLost) return status;
+    const TimePoint now = Clock::now();
+    {
+        const std::lock_guard lock(mutex_);
+        const bool is_same = streak.goes_on.load(std::memory_order_relaxed) && streak.result == outcome.result &&
+                             now - streak.last <= kStreakGap;
+        if (!is_same) {
+            streak.goes_on.store(true, std::memory_order_relaxed);
+            streak.result = outcome.result;
+            streak.since = now;
+        }
+        streak.last = now;
+        if (now - streak.since < kStreakBound) return status;
+    }
+    return lose(Status(status.code(), status.message() + ", and nothing else for a second"));
+}
+
+Status CudaDevice::lose(const Status& why) {
     const std::lock_guard lock(mutex_);
     if (cause_.isOk()) {
-        cause_ = Status(Code::DeviceLost, status.message() + "; the context of " + info_.location +
+        cause_ = Status(Code::DeviceLost, why.message() + "; the context of " + info_.location +
                                               " is lost, and with it the GPU until the process is started anew");
         lost_.store(true, std::memory_order_release);
     }
@@ -88,6 +122,20 @@ Status CudaDevice::reachesPinned(const ByteRange& pinned) {
     return Status(Code::Unsupported, info_.location + " has addresses of its own for pinned memory");
 }
 
+Status CudaDevice::reachPeer(Device& peer) {
+    const auto* const other = dynamic_cast<const CudaDevice*>(&peer);
+    if (other == nullptr || other == this)
+        return Status(Code::InvalidArgument,
+                      info_.location + " and " + peer.info().location + " are no two GPUs of CUDA");
+    if (lost_.load(std::memory_order_acquire)) return state();
+    const CurrentContext current(*driver_, context_);
+    if (!current.outcome()) return settle(current.outcome());
+    const Outcome enabled = invoke(driver_->calls().ctxEnablePeerAccess, other->context_, 0u);
+    // By the application, as a rule: the contexts are its own, too.
+    if (enabled.result == api::Result::PeerAccessAlreadyEnabled) return {};
+    return settle(enabled).withContext("peer access to " + other->info_.location);
+}
+
 // --- streams and events --------------------------------------------------------------------------------------------
 
 Result<DeviceStream> CudaDevice::makeStream() {
@@ -108,7 +156,10 @@ Status CudaDevice::copy(StreamRef stream, std::uint64_t to, std::uint64_t from, 
 }
 
 Status CudaDevice::record(EventRef event, StreamRef stream) {
-    return run(driver_->calls().eventRecord, handleOf(event), handleOf(stream));
+    if (lost_.load(std::memory_order_acquire)) return state();
+    const CurrentContext current(*driver_, context_);
+    if (!current.outcome()) return settle(current.outcome(), records_);
+    return settle(invoke(driver_->calls().eventRecord, handleOf(event), handleOf(stream)), records_);
 }
 
 Status CudaDevice::wait(StreamRef stream, EventRef event) {
@@ -118,11 +169,10 @@ Status CudaDevice::wait(StreamRef stream, EventRef event) {
 Result<bool> CudaDevice::isDone(EventRef event) {
     if (lost_.load(std::memory_order_acquire)) return state();
     const CurrentContext current(*driver_, context_);
-    if (!current.outcome()) return settle(current.outcome());
+    if (!current.outcome()) return settle(current.outcome(), queries_);
     const Outcome outcome = invoke(driver_->calls().eventQuery, handleOf(event));
-    if (outcome.result == api::Result::NotReady) return false;
-    if (!outcome) return settle(outcome);
-    return true;
+    if (Status status = settle(outcome, queries_); !status) return status;
+    return outcome.result != api::Result::NotReady;
 }
 
 Status CudaDevice::notify(StreamRef stream, void (*function)(void*), void* argument) {
@@ -168,9 +218,11 @@ Result<std::shared_ptr<const PageMover>> CudaDevice::makeMover() {
 // --- the end -------------------------------------------------------------------------------------------------------
 
 /// Of a device that is lost, too: what host memory it has pinned is given back. What the driver says is of no use to
-/// anybody then.
+/// anybody then. Where the context cannot be made current the resource is left to the context's end: the call would be
+/// made in whatever is current on this thread, which is the application's.
 void CudaDevice::release(Resource kind, std::uintptr_t value) {
     const CurrentContext current(*driver_, context_);
+    if (!current.outcome()) return;
     const api::Calls& calls = driver_->calls();
     switch (kind) {
         case Resource::Stream: invoke(calls.streamDestroy, reinterpret_cast<api::StreamHandle>(value)); break;

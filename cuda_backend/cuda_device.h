@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/clock.h"
 #include "cuda_backend/current_context.h"
 #include "cuda_backend/driver.h"
 #include "transports/device.h"
@@ -34,6 +35,7 @@ class CudaDevice final : public device::Device {
     Result<device::HostMemory> allocateHost(std::uint64_t bytes) override;
     Result<device::Pinning> pin(const ByteRange& host) override;
     Status reachesPinned(const ByteRange& pinned) override;
+    Status reachPeer(device::Device& peer) override;
 
     Result<device::DeviceStream> makeStream() override;
     Result<device::DeviceEvent> makeEvent() override;
@@ -64,8 +66,20 @@ class CudaDevice final : public device::Device {
     void release(device::Resource kind, std::uintptr_t value) override;
     void unmapImport(std::uintptr_t addr);
 
+    /// An error that a call answers with again and again.
+    struct Streak {
+        std::atomic<bool> goes_on{false};
+        api::Result result = api::Result::Success;
+        TimePoint since{};
+        TimePoint last{};
+    };
+
     /// Of a call that was made in this context: a sticky error loses the device.
     Status settle(const Outcome& outcome);
+    /// The same of calls that who waits for a copy makes until they succeed: one that only ever answers with the same
+    /// error, whatever that is, loses the device, too. Otherwise the copy would be under way for ever.
+    Status settle(const Outcome& outcome, Streak& streak);
+    Status lose(const Status& why);
     /// Makes one call in this context.
     template <class Signature, class... Arguments>
     Status run(const Call<Signature>& call, Arguments... arguments) {
@@ -84,7 +98,9 @@ class CudaDevice final : public device::Device {
     const api::ContextHandle context_;
     std::atomic<bool> lost_{false};
     mutable std::mutex mutex_;
-    Status cause_;  ///< Of the loss.
+    Status cause_;    ///< Of the loss.
+    Streak queries_;  ///< Of cuEventQuery. But for `goes_on` guarded by the mutex, as is the next.
+    Streak records_;  ///< Of cuEventRecord.
     /// What was mapped of other processes' virtual memory: address -> bytes. Other imports are the driver's to know.
     std::map<std::uint64_t, std::uint64_t> mapped_;
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 namespace troupe::cuda {
@@ -27,6 +28,13 @@ Status mixed(const ByteRange& range, const std::string& first, std::uint64_t add
 }
 
 }  // namespace
+
+int numaNodeOfPci(const std::string& pci, const std::string& sysfs) {
+    std::ifstream file(sysfs + "/bus/pci/devices/" + pci + "/numa_node");
+    int node = -1;
+    // What cannot be read leaves 0 there.
+    return file >> node ? std::max(node, -1) : -1;
+}
 
 Result<std::shared_ptr<CudaRuntime>> CudaRuntime::create(const CudaDriver::Source& source) {
     auto driver = CudaDriver::load(source);
@@ -82,6 +90,8 @@ Result<DeviceInfo> CudaRuntime::lookAt(int ordinal) const {
     info.minor = attribute(api::DeviceAttribute::ComputeCapabilityMinor);
     info.multiprocessors = attribute(api::DeviceAttribute::MultiprocessorCount);
     info.numa_node = attribute(api::DeviceAttribute::HostNumaId, -1);
+    // Drivers before 12.0 do not know, and others say so on some machines.
+    if (info.numa_node < 0) info.numa_node = numaNodeOfPci(info.pci);
     info.dmabuf = attribute(api::DeviceAttribute::DmaBufSupported) != 0;
     info.peer_memory = attribute(api::DeviceAttribute::GpuDirectRdmaSupported) != 0;
     info.fd_handles = attribute(api::DeviceAttribute::HandleTypePosixFileDescriptorSupported) != 0;

@@ -11,6 +11,10 @@
 
 namespace troupe::cuda {
 
+/// The NUMA node that the PCI device at `pci` ("0000:1b:00.0") is near, by what is below `sysfs`; -1: that does not
+/// say.
+int numaNodeOfPci(const std::string& pci, const std::string& sysfs = "/sys");
+
 /// NVIDIA's GPUs, by the driver of this process.
 class CudaRuntime final : public device::DeviceRuntime {
   public:

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <utility>
 
 namespace troupe::cuda {
@@ -52,8 +51,6 @@ Status noDriver(const std::string& why) { return {Code::Unsupported, "no CUDA dr
 Result<std::shared_ptr<const CudaDriver>> CudaDriver::load(const Source& source) {
     std::shared_ptr<CudaDriver> driver(new CudaDriver);
     driver->path_ = source.path;
-    if (const char* named = std::getenv("TROUPE_CUDA_DRIVER"); driver->path_.empty() && named != nullptr)
-        driver->path_ = named;
     if (driver->path_.empty()) driver->path_ = "libcuda.so.1";
     // Not unloaded ever again: it has threads, and other engines of the process may use it.
     const int mode = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | (source.only_if_loaded ? RTLD_NOLOAD : 0);
@@ -116,6 +113,8 @@ bool isSticky(api::Result result) {
         case api::Result::InvalidPc:
         case api::Result::LaunchFailed:
         case api::Result::TensorMemoryLeak:
+        case api::Result::MpsRpcFailure:
+        case api::Result::MpsClientTerminated:
         case api::Result::ExternalDevice: return true;
         default: return false;
     }

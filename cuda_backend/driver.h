@@ -47,7 +47,7 @@ class CudaDriver {
   public:
     /// Where the driver is looked for.
     struct Source {
-        /// Empty: what the environment variable TROUPE_CUDA_DRIVER names, else "libcuda.so.1".
+        /// Empty: "libcuda.so.1".
         std::string path;
         /// Only if the process has it already. Memory of a GPU can only have come from a driver that is loaded, so who
         /// asks what a pointer is need not load one.

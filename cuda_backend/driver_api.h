@@ -73,6 +73,8 @@ enum class Result : unsigned {
     SystemNotReady = 802,
     SystemDriverMismatch = 803,
     CompatNotSupportedOnDevice = 804,
+    MpsRpcFailure = 806,
+    MpsClientTerminated = 810,
     ExternalDevice = 911,
     Unknown = 999,
 };

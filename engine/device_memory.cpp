@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "cuda_backend/cuda_runtime.h"
+#include "engine/memory_check.h"
+#include "engine/memory_rights.h"
 
 namespace troupe {
 
@@ -17,6 +19,12 @@ Status differs(const Region& region, const device::MemoryPlace& place) {
     const std::string what = on_device ? "memory of " + place.location : place.location + " memory";
     return {Code::InvalidArgument, region.range.toString() + " is " + what + ", and the location given is '" +
                                        region.location + "'; \"*\" finds out by itself"};
+}
+
+/// By a processor: all of it is mapped, and may be read or written.
+bool mayBeTouched(const ByteRange& range) {
+    MemoryRights rights;
+    return checkMapped(range) && rights.areAllWritable(range);
 }
 
 }  // namespace
@@ -77,9 +85,11 @@ Status DeviceMemory::locate(Region& region) {
     if (!runtime) return named ? runtime.status().withContext("location '" + region.location + "'") : Status();
     auto place = (*runtime)->locate(region.range);
     if (!place) {
-        if (named || place.status().code() != Code::Internal) return place.status();
-        // A driver that answers nothing any more must not keep memory of the host out. That of a GPU is refused all the
-        // same, as it cannot be touched.
+        const Code code = place.status().code();
+        if (named || (code != Code::Internal && code != Code::DeviceLost)) return place.status();
+        // A driver that answers nothing any more, or with the loss of what is current on this thread, must not keep
+        // memory of the host out. That of a GPU cannot be touched.
+        if (code == Code::DeviceLost && !mayBeTouched(region.range)) return place.status();
         log_->debug("{}: {}", region.range.toString(), place.status().toString());
         return {};
     }

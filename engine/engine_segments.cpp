@@ -1,9 +1,11 @@
 // TransferEngine: segments, metadata, topology.
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/engine_core.h"
 #include "topology/local_matrix.h"
+#include "topology/location.h"
 #include "topology/machine.h"
 
 namespace troupe {
@@ -12,6 +14,45 @@ namespace {
 
 Status closedSegment(SegmentID segment) {
     return Status(Code::StaleHandle, "segment " + std::to_string(segment) + " was closed or never opened");
+}
+
+/// None: it is in no region that the descriptor has.
+const BufferDesc* findBuffer(const SegmentDesc& desc, std::uint64_t addr) {
+    const auto found = std::find_if(desc.buffers.begin(), desc.buffers.end(),
+                                    [addr](const BufferDesc& buffer) { return addr - buffer.addr < buffer.length; });
+    return found == desc.buffers.end() ? nullptr : &*found;
+}
+
+bool isOnDevice(const SegmentDesc& desc, std::uint64_t addr) {
+    const BufferDesc* const buffer = findBuffer(desc, addr);
+    if (buffer == nullptr) return false;
+    const auto location = parseLocation(buffer->location);
+    return location && location->kind == Location::Kind::Cuda;
+}
+
+/// The transport by which a task's bytes came to their end: not one that declined them.
+const std::string& carrierOf(const RouteExplanation& explanation) {
+    for (auto attempt = explanation.attempts.rbegin(); attempt != explanation.attempts.rend(); ++attempt)
+        if (attempt->cause.isOk() && !attempt->transport.empty()) return attempt->transport;
+    return explanation.transport;
+}
+
+/// RouteExplanation::gpu of a task that `transport` carries between `here` and `there` of the segment with `desc`.
+std::string describeDeviceWay(const EngineCore& core, const std::string& transport, const SegmentDesc& desc,
+                              const ByteRange& here, const ByteRange& there) {
+    const auto regions = core.regions.regions().load();
+    DeviceRequest request;
+    request.here = here;
+    request.from = regions->findTaken(here.addr);
+    request.there = there;
+    request.owner = desc.incarnation;
+    request.is_there_on_device = isOnDevice(desc, there.addr);
+    if (desc.incarnation == core.local.incarnation) request.to = regions->findTaken(there.addr);
+    if (!request.is_there_on_device && (request.from == nullptr || !request.from->isOnDevice())) return {};
+    const std::lock_guard lock(core.transports_list_mutex);
+    const auto found = std::find_if(core.transports.begin(), core.transports.end(),
+                                    [&](const auto& installed) { return installed.transport->name() == transport; });
+    return found == core.transports.end() ? std::string() : found->transport->deviceWay(request);
 }
 
 }  // namespace
@@ -86,6 +127,8 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
     std::optional<TaskHistory> history;
     std::uint64_t length = 0;
     std::uint32_t tracker = 0;
+    ByteRange here;
+    std::uint64_t there = 0;
     {
         const auto batch = core.batches->find(id);
         if (!batch) return {Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated"};
@@ -99,6 +142,8 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
         }
         segment = task.segment;
         length = task.length;
+        here = task.source();
+        there = task.remote;
         tracker = batch->tracker();
     }
     if (!history) {
@@ -108,9 +153,17 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
         if (!so_far) return so_far.status();
         history = *so_far;
     }
-    return core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
+    auto explained = core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
         return ExplainSegment{segment, carriers, std::move(*history), length, std::move(reply)};
     });
+    if (!explained || explained->nics.empty()) return explained;
+    auto desc = getSegmentDescByID(segment);
+    const auto peer = core.segments.peer(segment);
+    // A transfer needs no descriptor to reach what was registered since that was fetched; this does.
+    if (desc && peer && explained->owner && explained->owner->state == PeerState::Up && !findBuffer(**desc, there))
+        if (syncSegmentCache(peer->name)) desc = getSegmentDescByID(segment);
+    if (desc) explained->gpu = describeDeviceWay(core, carrierOf(*explained), **desc, here, {there, length});
+    return explained;
 }
 
 PriorityMatrix TransferEngine::getLocalTopology() const {

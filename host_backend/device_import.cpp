@@ -35,7 +35,7 @@ std::vector<ByteRange> DeviceImport::mapped() const {
     if (given_back_) return ranges;
     for (const auto& mapping : mappings_)
         if (mapping->state.load(std::memory_order_acquire) == State::Mapped)
-            ranges.push_back({mapping->memory.get(), shared_->allocation.length});
+            ranges.push_back({mapping->memory.get() + (granted_.addr - shared_->allocation.addr), granted_.length});
     return ranges;
 }
 

@@ -24,8 +24,9 @@ class DeviceImport {
         std::shared_ptr<MapperBell> bell;
     };
 
-    explicit DeviceImport(device::SharedMemory shared)
-        : shared_(std::make_shared<const device::SharedMemory>(std::move(shared))) {}
+    /// `granted`: what of the allocation may be used, as the owner has it.
+    DeviceImport(device::SharedMemory shared, const ByteRange& granted)
+        : shared_(std::make_shared<const device::SharedMemory>(std::move(shared))), granted_(granted) {}
     /// Unmaps what was not given back, but for what is being mapped, which is unmapped by the mapper.
     ~DeviceImport() = default;
     DeviceImport(const DeviceImport&) = delete;
@@ -35,11 +36,14 @@ class DeviceImport {
     /// is being mapped, and the bell will ring. Not after giveBack.
     std::optional<Result<std::uint64_t>> addressFor(const std::shared_ptr<device::Device>& gpu, std::uint64_t addr,
                                                     const By& by);
-    /// All of the allocation, wherever it is mapped and can be copied from and to.
+    /// What is granted of it, wherever it is mapped and can be copied from and to. No more than that: another grant may
+    /// be of the same allocation, which a driver maps once.
     std::vector<ByteRange> mapped() const;
     /// Has all of it unmapped, also what is being mapped; the bell rings. No copy may be under way there. Once more is
     /// nothing.
     void giveBack(const By& by);
+    /// How it came, for who explains; gone with this, and with what is mapped of it.
+    std::weak_ptr<const device::SharedMemory> memory() const { return shared_; }
     /// Nothing of it is mapped, or being mapped.
     bool isGone() const;
 
@@ -54,6 +58,7 @@ class DeviceImport {
     };
 
     const std::shared_ptr<const device::SharedMemory> shared_;
+    const ByteRange granted_;
     std::vector<std::shared_ptr<Mapping>> mappings_;
     bool given_back_ = false;
 };

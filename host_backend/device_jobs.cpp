@@ -32,6 +32,15 @@ bool isForKernel(int device, const DeviceSide& side) { return side.is_own && sid
 
 }  // namespace
 
+int copierOf(const DeviceSide& to, const DeviceSide& from) {
+    return from.device != DeviceSide::kHost ? from.device : to.device;
+}
+
+bool isDirect(const DeviceSide& to, const DeviceSide& from) {
+    const int device = copierOf(to, from);
+    return reaches(device, from, to) && reaches(device, to, from);
+}
+
 DeviceSide DeviceSide::of(const ByteRange& range, const Region* region) {
     // What follows in another region may be of any kind.
     const bool pinned = region != nullptr && region->pinned && region->range.contains(range);
@@ -81,13 +90,13 @@ DeviceJobs::Begun DeviceJobs::begin(Job& job, Status& why) {
                                             " overlap in memory of a GPU, which has no memmove");
         return Begun::Failed;
     }
-    const int device = job.from.device != DeviceSide::kHost ? job.from.device : job.to.device;
+    const int device = copierOf(job.to, job.from);
     const auto staging = user_.at(device);
     why = staging.status();
     if (!staging) return Begun::Failed;
-    if (reaches(device, job.from, job.to) && reaches(device, job.to, job.from)) {
+    if (isDirect(job.to, job.from)) {
         if (!(*staging)->copier().hasRoom()) return Begun::Later;
-        job.direct = *staging;
+        job.direct = (*staging)->shared_from_this();
         if (to == from) return Begun::Yes;
         const auto copy = (*staging)->copier().begin(to.addr, from.addr, bytes);
         why = copy.status();
@@ -123,16 +132,21 @@ std::size_t DeviceJobs::beginPacked(std::vector<Ended>& ended) {
     const auto way = device::PageWay::Within;
     const auto staging = user_.at(device);
     if (!staging || !(*staging)->copier().packs(way, pages_.size(), bytes) || !(*staging)->copier().hasRoom()) return 0;
-    const auto copy = (*staging)->copier().begin(pages_, way);
+    device::DeviceCopier::Begun begun;
+    const Status status = (*staging)->copier().begin(pages_, way, begun);
     for (std::size_t i = 0; i < pages_.size(); ++i) {
         Job& job = queue_.front();
-        if (copy) {
-            job.direct = *staging;
-            job.copy = *copy;
-            job.is_packed = true;
-            running_.push_back(std::move(job));
+        // One page is refused. Those before it go; those behind it are begun anew when nothing of them can be under
+        // way.
+        const bool is_refused = !status && (begun.copy == 0 || i == begun.whole);
+        if (is_refused) {
+            ended.push_back({job.request, job.path, status, job.there()});
         } else {
-            ended.push_back({job.request, job.path, copy.status(), job.there()});
+            job.direct = (*staging)->shared_from_this();
+            job.copy = begun.copy;
+            job.is_packed = true;
+            job.begins_anew = !status && i > begun.whole;
+            running_.push_back(std::move(job));
         }
         queue_.pop_front();
     }
@@ -179,7 +193,7 @@ bool DeviceJobs::advance(Job& job, std::uint64_t& budget, bool& moved, Status& o
 }
 
 bool DeviceJobs::poll(TimePoint now, std::uint64_t budget, std::vector<Ended>& ended) {
-    bool moved = user_.poll(now, !queue_.empty() || !running_.empty());
+    bool moved = user_.poll(now);
     wants_cpu_ = false;
     const std::size_t before = ended.size();
     auto packed = static_cast<std::size_t>(
@@ -211,6 +225,12 @@ bool DeviceJobs::poll(TimePoint now, std::uint64_t budget, std::vector<Ended>& e
     std::erase_if(running_, [&](Job& job) {
         Status outcome;
         if (!advance(job, budget, moved, outcome)) return false;
+        if (outcome && std::exchange(job.begins_anew, false)) {
+            job.direct.reset();
+            job.is_packed = false;
+            queue_.push_back(std::move(job));
+            return true;
+        }
         ended.push_back({job.request, job.path, outcome, job.there()});
         return true;
     });

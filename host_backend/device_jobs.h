@@ -32,6 +32,11 @@ struct DeviceSide {
     static DeviceSide of(const ByteRange& range, const Region* region);
 };
 
+/// The GPU that copies between these ends, of which one at least is a GPU's.
+int copierOf(const DeviceSide& to, const DeviceSide& from);
+/// It does so by itself, and not through pinned memory that a processor fills or empties.
+bool isDirect(const DeviceSide& to, const DeviceSide& from);
+
 /// The work of one HostNic that GPUs do: copies by their own engines where both ends can be reached by one, else
 /// through pinned memory, in which this thread moves the bytes. A copy that was begun cannot be taken back: what ends
 /// early is kept back by `sift` until it has ended. On the Nic's turn.
@@ -79,10 +84,13 @@ class DeviceJobs {
         const device::PlacedMemory* place = nullptr;
         DeviceSide to;
         DeviceSide from;
-        std::uint64_t remote = 0;           ///< Address of the other end in this process.
-        device::Staging* direct = nullptr;  ///< Who copies; null: through pinned memory.
+        std::uint64_t remote = 0;  ///< Address of the other end in this process.
+        /// Who copies; null: through pinned memory. Kept until the copy was seen to have ended: another Nic of the loop
+        /// may see that first, and then nothing else keeps it.
+        std::shared_ptr<device::Staging> direct;
         std::uint64_t copy = 0;
-        bool is_packed = false;  ///< The copy is that of others, too.
+        bool is_packed = false;    ///< The copy is that of others, too.
+        bool begins_anew = false;  ///< When that has ended: another page was refused, and this one was not begun.
         std::unique_ptr<device::StagedSource> source;
         std::unique_ptr<device::StagedSink> sink;
         std::uint64_t moved = 0;

@@ -92,7 +92,7 @@ Result<bool> GrantCache::add(const DeviceGrant& grant, UniqueFd descriptor) {
     Entry entry;
     entry.range = range;
     entry.region = grant.region;
-    entry.device = std::make_unique<DeviceImport>(std::move(shared));
+    entry.device = std::make_unique<DeviceImport>(std::move(shared), range);
     insert(std::move(entry));
     return true;
 }

@@ -32,8 +32,8 @@ bool HostNic::takeDevice(const Job& job, const RegionMap& regions) {
         return true;
     }
     if (*local == nullptr && *remote == nullptr) return false;
-    devices_.push(job.path, request, DeviceSide::of(here, regions.find(here.addr)),
-                  DeviceSide::of(there, regions.find(there.addr)));
+    devices_.push(job.path, request, DeviceSide::of(here, regions.findTaken(here.addr)),
+                  DeviceSide::of(there, regions.findTaken(there.addr)));
     return true;
 }
 

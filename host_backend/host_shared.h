@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "host_backend/device_exports.h"
 #include "host_backend/device_mapper.h"
+#include "host_backend/device_ways.h"
 #include "security/cluster_auth.h"
 #include "transports/registration_table.h"
 #include "transports/staging.h"
@@ -29,6 +30,8 @@ struct HostShared {
     std::shared_ptr<DeviceExports> exports = std::make_shared<DeviceExports>();
     /// Maps what of their GPUs others give.
     std::shared_ptr<DeviceMapper> mapper = std::make_shared<DeviceMapper>();
+    /// How others gave it.
+    std::shared_ptr<DeviceWays> ways = std::make_shared<DeviceWays>();
 };
 
 }  // namespace troupe::host

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "host_backend/device_jobs.h"
 #include "host_backend/host_nic.h"
 #include "host_backend/probe.h"
 #include "host_backend/socket.h"
@@ -114,6 +115,16 @@ std::unique_ptr<TransportProbe> HostTransport::probe(Reactor& reactor, const Seg
         shared_->config.host_probe_timeout, std::move(done));
     probe->start();
     return probe;
+}
+
+std::string HostTransport::deviceWay(const DeviceRequest& request) const {
+    if (!shared_) return {};
+    if (request.owner != shared_->incarnation) return shared_->ways->find(request.owner, request.there.addr);
+    // Which way the bytes go makes no difference to it.
+    const auto here = host::DeviceSide::of(request.here, request.from);
+    const auto there = host::DeviceSide::of(request.there, request.to);
+    if (here.device == host::DeviceSide::kHost && there.device == host::DeviceSide::kHost) return {};
+    return host::isDirect(here, there) ? "copied by the GPU" : "staged through pinned memory";
 }
 
 }  // namespace troupe

@@ -28,6 +28,7 @@ class HostTransport : public Transport {
     void describe(SegmentDesc& desc) const override;
     /// What the descriptor alone tells: Ok also where only a probe can know.
     Status reaches(const SegmentDesc& peer) const override;
+    std::string deviceWay(const DeviceRequest& request) const override;
     std::unique_ptr<TransportProbe> probe(Reactor& reactor, const SegmentDesc& peer,
                                           std::function<void(Status)> done) const override;
 

@@ -243,6 +243,8 @@ void RemotePath::onGrant(const SomeGrant& grant, bool writable, UniqueFd descrip
         return broken(Status(Code::ProtocolError, process_->name() + " granted less than was asked for"), failures);
     const auto added = grants_.add(grant, std::move(descriptor));
     if (!added) return broken(added.status(), failures);
+    if (const auto* const entry = grants_.find(grant.base); *added && entry != nullptr && entry->device)
+        shared_.ways->add(peer_->desc->incarnation, entry->range, entry->device->memory());
     asks_.erase(ask);
     if (asker != waiting_.end()) asker->asked = 0;
     ask_limit_ = *added ? std::min(2 * ask_limit_, kMaxAsks) : std::max<std::size_t>(ask_limit_ / 2, 1);

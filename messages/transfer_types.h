@@ -117,7 +117,10 @@ struct RouteExplanation {
     };
     std::string transport;          ///< What carries it; empty: nothing does.
     std::vector<std::string> nics;  ///< Of a segment: those that may carry it. Of a task: those that did, or do.
-    std::vector<Refusal> refused;   ///< The transports that would have been preferred, best first.
+    /// Of a task with memory of a GPU at an end, once something carries it: how that does so, for people. "copied
+    /// by the GPU", "mapped by an IPC handle", "staged through pinned memory here", "straight, by dma-buf", ...
+    std::string gpu;
+    std::vector<Refusal> refused;  ///< The transports that would have been preferred, best first.
     /// Of a segment: what carries it while those above are lost, best first. Of a task: what carried other parts of it.
     std::vector<Way> then;
     /// Of a segment: the transports that would follow those and do not reach it either, best first.
@@ -129,8 +132,9 @@ struct RouteExplanation {
     std::optional<Ending> ending;  ///< Of a task that the engine ended.
     std::optional<Owner> owner;    ///< None for the own segment.
 
-    /// "rdma by mlx5_0, then tcp by tcp0; not host: ...", for people. How a task ended and its attempts follow, and how
-    /// the owner stands if it is not up or the task was ended, each on a line. `refused_next` is left out.
+    /// "rdma by mlx5_0, then tcp by tcp0; not host: ...", for people; of a task with memory of a GPU "host by host0
+    /// (copied by the GPU)". How a task ended and its attempts follow, and how the owner stands if it is not up or the
+    /// task was ended, each on a line. `refused_next` is left out.
     std::string toString() const;
 };
 

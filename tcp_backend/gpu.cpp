@@ -30,8 +30,7 @@ Gpu::Gpu(EventSet& events, const RegistrationTable& regions, std::shared_ptr<dev
       user_(std::move(pool), loop,
             {[&events](int bell) { return events.watch(bell); }, [&events](int bell) { events.unwatch(bell); }}) {}
 
-Result<int> Gpu::deviceOf(const ByteRange& range) {
-    const auto region = regions_.get().deviceOf(range);
+Result<int> Gpu::ordinalOf(const Result<const Region*>& region) {
     if (!region) return region.status();
     return *region == nullptr ? kNone : (*region)->place->memory.device;
 }
@@ -57,7 +56,7 @@ bool Gpu::isLeftBehind(const Incarnation& initiator) const {
 }
 
 bool Gpu::poll(TimePoint now, Sweep& sweep) {
-    bool moved = user_.poll(now, !landings_.empty() || !left_.empty());
+    bool moved = user_.poll(now);
     std::erase_if(left_, [this](const Left& each) { return !touches(each.range); });
     std::erase_if(landings_, [&](Landing& landing) {
         if (landing.sink->isDone()) {

@@ -35,8 +35,11 @@ class Gpu {
 
     /// Whether registered memory may be of a GPU: then `deviceOf` has to be asked of each range.
     bool mayBe() { return regions_.get().devices() != 0; }
-    /// The GPU of a registered range; kNone: a CPU may touch it. Unsupported: it is of several allocations.
-    Result<int> deviceOf(const ByteRange& range);
+    /// The GPU of a local range that was registered when its request was taken; kNone: a CPU may touch it.
+    /// InvalidArgument: it is of several allocations.
+    Result<int> deviceOf(const ByteRange& range) { return ordinalOf(regions_.get().deviceOf(range)); }
+    /// The GPU that a region is on, as RegionMap::deviceOf has it.
+    static Result<int> ordinalOf(const Result<const Region*>& region);
     /// The rings of a GPU that registered memory is on, as StagingUser::at.
     Result<device::Staging*> at(int device) { return user_.at(device); }
 

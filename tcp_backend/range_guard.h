@@ -27,8 +27,11 @@ class RangeGuard {
         return map.faultOf(range, true, write);
     }
 
-    /// Whether what was checked last may be of a GPU.
+    /// Whether what was checked last may be of a GPU: then `deviceOf` has to be asked.
     bool mayBeDevice() const { return map_->devices() != 0; }
+    /// As RegionMap::deviceOf, of what was checked last, in the version that it was checked in: in a newer one it may
+    /// be unregistered already.
+    Result<const Region*> deviceOf(const ByteRange& range) const { return map_->deviceOf(range); }
 
   private:
     /// Without a sum that could wrap: the range is a peer's.

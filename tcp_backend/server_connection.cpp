@@ -28,7 +28,7 @@ class ServerConnection::Receiver {
         int device = Gpu::kNone;
         // What is empty touches nothing, and there would be nothing to wait for.
         if (my_.shared_.guard.mayBeDevice() && !fault && range.length != 0) [[unlikely]] {
-            const auto found = my_.shared_.gpu.deviceOf(range);
+            const auto found = Gpu::ordinalOf(my_.shared_.guard.deviceOf(range));
             if (found)
                 device = *found;
             else

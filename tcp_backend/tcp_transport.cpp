@@ -75,4 +75,11 @@ Status TcpTransport::reaches(const SegmentDesc& peer) const {
     return {};
 }
 
+std::string TcpTransport::deviceWay(const DeviceRequest& request) const {
+    const bool is_here_on_device = request.from != nullptr && request.from->isOnDevice();
+    return std::string("staged through pinned memory ") + (!is_here_on_device           ? "there"
+                                                           : request.is_there_on_device ? "at both ends"
+                                                                                        : "here");
+}
+
 }  // namespace troupe::tcp

@@ -25,6 +25,7 @@ class TcpTransport final : public Transport {
     Status unregisterMemory(const Region& region) override;
     void describe(SegmentDesc& desc) const override;
     Status reaches(const SegmentDesc& peer) const override;
+    std::string deviceWay(const DeviceRequest& request) const override;
 
   private:
     std::vector<PlacedNic> nics_;       ///< Until they are taken.

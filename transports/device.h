@@ -56,7 +56,7 @@ struct DeviceInfo {
     std::string name;
     DeviceUuid uuid{};   ///< The same in every process and container.
     std::string pci;     ///< "0000:1b:00.0"
-    int numa_node = -1;  ///< Nearest host memory, where the driver says; -1: ask sysfs for `pci`.
+    int numa_node = -1;  ///< Nearest host memory; -1: neither the driver nor sysfs says.
     std::uint64_t bytes = 0;
     int major = 0;  ///< Compute capability.
     int minor = 0;
@@ -190,12 +190,17 @@ class Device : public std::enable_shared_from_this<Device> {
     /// Whether kernels reach what `pin` pinned by the host's own addresses. An error says why they do not.
     virtual Status reachesPinned(const ByteRange& pinned) = 0;
 
+    /// Has this GPU's copies go straight to and from memory of `peer`, of the same vendor; once is enough, for as long
+    /// as both are open. Unsupported: it does not reach it, as DeviceRuntime::reaches says.
+    virtual Status reachPeer(Device& peer) = 0;
+
     // --- streams and events ------------------------------------------------------------------------------------------
     /// What is done on one stream is done in order; between streams only events give an order.
     virtual Result<DeviceStream> makeStream() = 0;
     virtual Result<DeviceEvent> makeEvent() = 0;
-    /// Between any two of: memory of this GPU, of a GPU that it reaches, pinned and managed memory. The ranges stay
-    /// valid until an event recorded afterwards is done.
+    /// Between any two of: memory of this GPU, of another GPU, pinned and managed memory. The ranges stay valid until
+    /// an event recorded afterwards is done. Of another GPU it goes from one to the other where `reachPeer` was Ok, and
+    /// else through memory of the host, by the driver.
     virtual Status copy(StreamRef stream, std::uint64_t to, std::uint64_t from, std::uint64_t bytes) = 0;
     /// The event is done as soon as all that the stream was given until now is.
     virtual Status record(EventRef event, StreamRef stream) = 0;

@@ -45,23 +45,23 @@ DeviceCopier::~DeviceCopier() {
     for (const DeviceStream& stream : streams_) device_->synchronize(stream).isOk();
 }
 
-Result<std::uint64_t> DeviceCopier::begin(std::span<const PageMove> moves, PageWay way) {
+Status DeviceCopier::begin(std::span<const PageMove> moves, PageWay way, Begun& begun) {
+    begun = {};
     if (free_.empty()) return Status(Code::Internal, "a copy of a GPU was begun without room for it");
     const DeviceStream& stream = streams_[++copies_ % kStreams];
-    MovesBegun begun;
-    const Status status = packing_->begin(*device_, stream, way, moves, begun);
-    if (begun.touched == 0) return status;
+    MovesBegun made;
+    const Status status = packing_->begin(*device_, stream, way, moves, made);
+    if (made.touched == 0) return status;
     const unsigned index = free_.back();
     free_.pop_back();
     busy_.push_back(index);
     Slot& slot = slots_[index];
-    slot.moves.assign(moves.begin(), moves.begin() + static_cast<std::ptrdiff_t>(begun.touched));
+    slot.moves.assign(moves.begin(), moves.begin() + static_cast<std::ptrdiff_t>(made.touched));
     slot.copy = copies_;
     const Status recorded = device_->record(slot.ended, stream);
     slot.unseen = !recorded;
-    if (!status) return status;
-    if (!recorded) return recorded;
-    return slot.copy;
+    if (recorded) begun = {slot.copy, made.whole};
+    return status ? recorded : status;
 }
 
 Status DeviceCopier::record(EventRef event) {

@@ -41,7 +41,17 @@ class DeviceCopier {
     bool packs(PageWay way, std::size_t pages, std::uint64_t bytes) const { return packing_->takes(way, pages, bytes); }
     /// The same with several: one copy, which ends when all of them have. Where they are packed, this GPU's kernel has
     /// to reach their memory by itself: its own, what is mapped for it, and pinned.
-    Result<std::uint64_t> begin(std::span<const PageMove> moves, PageWay way);
+    Result<std::uint64_t> begin(std::span<const PageMove> moves, PageWay way) {
+        Begun begun;
+        if (Status status = begin(moves, way, begun); !status) return status;
+        return begun.copy;
+    }
+    /// What came of it, after an error, too.
+    struct Begun {
+        std::uint64_t copy = 0;  ///< 0: nothing is known to be under way.
+        std::size_t whole = 0;   ///< So many, from the first on, get there with `copy`; the next one was refused.
+    };
+    Status begin(std::span<const PageMove> moves, PageWay way, Begun& begun);
     /// The event, which is of the application, is done once what the streams were given until now is.
     Status record(EventRef event);
     /// Known by the last poll.

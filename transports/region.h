@@ -24,6 +24,9 @@ struct Region {
     std::uint64_t file_offset = 0;  ///< Of its first byte in the file.
     /// Where memory of a GPU lies. Null: a CPU may touch it.
     std::shared_ptr<const device::PlacedMemory> place = nullptr;
+    /// In a RegionMap, of a GPU's memory: it is being unregistered. No new work finds it, and what was taken before
+    /// has to know that no CPU may touch it.
+    bool closing = false;
     bool pinned = false;  ///< GPUs copy from and to it by themselves: page-locked, or managed.
     /// Of "segments:...": the location, parsed. Null: all of it is at one place.
     std::shared_ptr<const Location> parts = nullptr;

@@ -1,6 +1,7 @@
 #include "transports/registration_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "transports/device.h"
@@ -26,6 +27,11 @@ std::string kindOf(const Region* region) {
 }  // namespace
 
 const Region* RegionMap::find(std::uint64_t addr) const {
+    const Region* const region = findTaken(addr);
+    return region != nullptr && !region->closing ? region : nullptr;
+}
+
+const Region* RegionMap::findTaken(std::uint64_t addr) const {
     const auto above = std::upper_bound(first_.begin(), first_.end(), addr);
     if (above == first_.begin()) return nullptr;
     const Chunk& chunk = *chunks_[static_cast<std::size_t>(above - first_.begin()) - 1];
@@ -53,12 +59,12 @@ Status RegionMap::covers(ByteRange range, bool remote, bool write) const {
 }
 
 Result<const Region*> RegionMap::deviceOf(const ByteRange& range) const {
-    const Region* const first = find(range.addr);
+    const Region* const first = findTaken(range.addr);
     if (first != nullptr && first->range.contains(range)) return first->place != nullptr ? first : nullptr;
     if (range.wraps()) return nullptr;
     const Region* before = first;
     while (before != nullptr && before->range.end() < range.end()) {
-        const Region* const next = find(before->range.end());
+        const Region* const next = findTaken(before->range.end());
         const bool on_device = before->place != nullptr || (next != nullptr && next->place != nullptr);
         if (on_device && (next == nullptr || !isOneAllocation(*before, *next)))
             return Status(Code::InvalidArgument, range.toString() + " begins in " + kindOf(before) + ", but " +
@@ -72,7 +78,9 @@ Result<const Region*> RegionMap::deviceOf(const ByteRange& range) const {
 std::vector<Region> RegionMap::all() const {
     std::vector<Region> regions;
     regions.reserve(size_);
-    for (const auto& chunk : chunks_) regions.insert(regions.end(), chunk->begin(), chunk->end());
+    for (const auto& chunk : chunks_)
+        std::copy_if(chunk->begin(), chunk->end(), std::back_inserter(regions),
+                     [](const Region& region) { return !region.closing; });
     return regions;
 }
 
@@ -95,7 +103,7 @@ Result<Region> RegistrationTable::reserve(Region region) {
     if (next != by_addr_.begin() && std::prev(next)->second.region.range.overlaps(range))
         return overlapped(std::prev(next)->second);
     region.id = next_id_++;
-    by_addr_.emplace_hint(next, range.addr, Entry{region, State::Pending});
+    by_addr_.emplace_hint(next, range.addr, Entry{region});
     addr_of_id_.emplace(region.id, range.addr);
     return region;
 }
@@ -104,7 +112,7 @@ void RegistrationTable::commit(std::uint64_t id) { commit(std::vector<std::uint6
 
 void RegistrationTable::commit(const std::vector<std::uint64_t>& ids) {
     const std::lock_guard lock(writers_);
-    std::vector<const Region*> added;
+    std::vector<Entry*> added;
     added.reserve(ids.size());
     for (const auto id : ids) {
         const auto addr = addr_of_id_.find(id);
@@ -112,13 +120,13 @@ void RegistrationTable::commit(const std::vector<std::uint64_t>& ids) {
         Entry& entry = by_addr_.at(addr->second);
         if (entry.state != State::Pending) continue;
         entry.state = State::Visible;
-        added.push_back(&entry.region);
+        added.push_back(&entry);
     }
     if (added.empty()) return;
     auto next = std::make_shared<RegionMap>();
     if (added.size() <= RegionMap::kChunk) {
         *next = *visible_.load();
-        for (const Region* region : added) show(*region, *next);
+        for (Entry* const entry : added) show(*entry, *next);
     } else {
         // Many at once: one pass over everything is cheaper than a copied chunk for each.
         RegionMap::Chunk chunk;
@@ -128,10 +136,12 @@ void RegistrationTable::commit(const std::vector<std::uint64_t>& ids) {
             next->chunks_.push_back(std::make_shared<const RegionMap::Chunk>(std::move(chunk)));
             chunk = {};
         };
+        for (Entry* const entry : added) entry->in_map = true;
         for (const auto& [addr, entry] : by_addr_) {
-            if (entry.state != State::Visible) continue;
+            if (!entry.in_map) continue;
             chunk.push_back(entry.region);
-            next->size_ += 1;
+            chunk.back().closing = entry.state != State::Visible;
+            if (entry.state == State::Visible) next->size_ += 1;
             if (entry.region.place) next->devices_ += 1;
             if (chunk.size() == RegionMap::kChunk / 2) flush();  // Half full: room for later neighbours.
         }
@@ -146,6 +156,11 @@ void RegistrationTable::remove(std::uint64_t id, const std::function<void()>& la
     if (addr == addr_of_id_.end()) return;
     const auto entry = by_addr_.find(addr->second);
     if (entry->second.state == State::Visible) return;
+    if (entry->second.in_map) {
+        auto next = std::make_shared<RegionMap>(*visible_.load());
+        hide(entry->second, *next);
+        visible_.publish(std::move(next));
+    }
     if (last) last();
     by_addr_.erase(entry);
     addr_of_id_.erase(addr);
@@ -169,7 +184,7 @@ Status RegistrationTable::beginRemoval(std::span<const std::uint64_t> addrs, std
         begun.push_back(entry.region);
         if (std::exchange(entry.state, State::Closing) != State::Visible) continue;
         if (!next) next = std::make_shared<RegionMap>(*visible_.load());
-        hide(entry.region, *next);
+        conceal(entry, *next);
     }
     if (next) visible_.publish(std::move(next));
     return refused;
@@ -198,7 +213,10 @@ void RegistrationTable::cancelRemoval(std::uint64_t id) {
     entry.state = entry.was_held ? State::Held : State::Visible;
     if (entry.was_held) return;
     auto next = std::make_shared<RegionMap>(*visible_.load());
-    show(entry.region, *next);
+    if (entry.in_map)
+        setClosing(entry, *next, false);
+    else
+        show(entry, *next);
     visible_.publish(std::move(next));
 }
 
@@ -212,7 +230,9 @@ void RegistrationTable::hold(std::uint64_t id) {
     entry.was_held = true;
 }
 
-void RegistrationTable::show(const Region& region, RegionMap& map) {
+void RegistrationTable::show(Entry& entry, RegionMap& map) {
+    const Region& region = entry.region;
+    entry.in_map = true;
     map.size_ += 1;
     if (region.place) map.devices_ += 1;
     if (map.chunks_.empty()) {
@@ -237,12 +257,35 @@ void RegistrationTable::show(const Region& region, RegionMap& map) {
     map.chunks_[index] = std::make_shared<const RegionMap::Chunk>(std::move(chunk));
 }
 
-void RegistrationTable::hide(const Region& region, RegionMap& map) {
-    const auto above = std::upper_bound(map.first_.begin(), map.first_.end(), region.range.addr);
-    const auto index = static_cast<std::size_t>(above - map.first_.begin()) - 1;  // It is visible, so it is there.
+/// From new work. What a CPU may touch needs not be known to work that was taken before.
+void RegistrationTable::conceal(Entry& entry, RegionMap& map) {
+    if (entry.region.place)
+        setClosing(entry, map, true);
+    else
+        hide(entry, map);
+}
+
+void RegistrationTable::setClosing(const Entry& entry, RegionMap& map, bool closing) {
+    const auto above = std::upper_bound(map.first_.begin(), map.first_.end(), entry.region.range.addr);
+    const auto index = static_cast<std::size_t>(above - map.first_.begin()) - 1;  // It is in the map.
     RegionMap::Chunk chunk = *map.chunks_[index];
-    std::erase_if(chunk, [&](const Region& other) { return other.id == region.id; });
-    map.size_ -= 1;
+    for (Region& region : chunk)
+        if (region.id == entry.region.id) region.closing = closing;
+    map.chunks_[index] = std::make_shared<const RegionMap::Chunk>(std::move(chunk));
+    map.size_ = closing ? map.size_ - 1 : map.size_ + 1;
+}
+
+void RegistrationTable::hide(Entry& entry, RegionMap& map) {
+    const Region& region = entry.region;
+    entry.in_map = false;
+    const auto above = std::upper_bound(map.first_.begin(), map.first_.end(), region.range.addr);
+    const auto index = static_cast<std::size_t>(above - map.first_.begin()) - 1;  // It is in the map.
+    RegionMap::Chunk chunk = *map.chunks_[index];
+    std::erase_if(chunk, [&](const Region& other) {
+        if (other.id != region.id) return false;
+        if (!other.closing) map.size_ -= 1;
+        return true;
+    });
     if (region.place) map.devices_ -= 1;
     const auto at = static_cast<std::ptrdiff_t>(index);
     const auto drop = [&](std::ptrdiff_t which) {

@@ -23,6 +23,9 @@ class RegionMap {
   public:
     /// The registered region that contains `addr`, or null.
     const Region* find(std::uint64_t addr) const;
+    /// The same for work that was taken while its memory was registered: finds a region of a GPU that is being
+    /// unregistered, too.
+    const Region* findTaken(std::uint64_t addr) const;
 
     /// None when every byte of `range` lies in registered regions, touching ones counted as one.
     /// InvalidArgument: the range wraps. AddressNotRegistered: a byte is in no region. AccessDenied: `remote` and a
@@ -32,13 +35,14 @@ class RegionMap {
     /// The same as a Status, whose message names the range and the first bad address.
     Status covers(ByteRange range, bool remote, bool write = false) const;
 
-    /// The region of a GPU's memory that `range`, which is registered, lies in; null: a CPU may touch all of it.
-    /// InvalidArgument: it goes over the border between memory of a GPU and other memory. Only where `devices()` is not
-    /// 0 there is anything to look for.
+    /// The region of a GPU's memory that `range`, which is or was registered, lies in, as findTaken; null: a CPU may
+    /// touch all of it. InvalidArgument: it goes over the border between memory of a GPU and other memory. Only where
+    /// `devices()` is not 0 there is anything to look for.
     Result<const Region*> deviceOf(const ByteRange& range) const;
 
+    /// How many regions `find` may find.
     std::size_t size() const { return size_; }
-    /// How many regions are of GPUs.
+    /// How many regions are of GPUs, with those that are being unregistered.
     std::size_t devices() const { return devices_; }
     std::vector<Region> all() const;
 
@@ -74,7 +78,8 @@ class RegistrationTable {
     void remove(std::uint64_t id, const std::function<void()>& last = {});
 
     /// Hides the region that starts at `addr` from readers, so that no new work finds it, while the range stays
-    /// claimed. AddressNotRegistered: none starts there. BatchBusy: it is closing already.
+    /// claimed; work that was taken before still learns that it is of a GPU, until `remove`. AddressNotRegistered: none
+    /// starts there. BatchBusy: it is closing already.
     Result<Region> beginRemoval(std::uint64_t addr);
     /// The same for several, in order and in one new version, until one is refused: that is the status, and `begun` has
     /// the regions before it.
@@ -93,12 +98,15 @@ class RegistrationTable {
         Region region;
         State state = State::Pending;
         bool was_held = false;
+        bool in_map = false;  ///< In the version that readers have, as closing if it is not Visible.
     };
 
     Status mayBeRemoved(const Entry& entry) const;
     Status notRegistered(std::uint64_t addr) const;
-    void show(const Region& region, RegionMap& map);
-    void hide(const Region& region, RegionMap& map);
+    void show(Entry& entry, RegionMap& map);
+    void hide(Entry& entry, RegionMap& map);
+    void setClosing(const Entry& entry, RegionMap& map, bool closing);
+    void conceal(Entry& entry, RegionMap& map);
 
     std::mutex writers_;
     std::map<std::uint64_t, Entry> by_addr_;  ///< Every claimed range by first address.

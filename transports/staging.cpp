@@ -62,26 +62,49 @@ Status StagingPool::makeRings(const PlacedMemory& place, OfDevice& of_device) co
     return {};
 }
 
+bool StagingPool::join(const std::string& transport, const Region& region) {
+    const std::lock_guard lock(mutex_);
+    const auto found = devices_.find(region.place->memory.device);
+    if (found == devices_.end()) return false;
+    found->second.users.emplace(transport, region.id);
+    return true;
+}
+
 Status StagingPool::acquire(const std::string& transport, const Region& region) {
     const PlacedMemory& place = *region.place;
-    std::shared_ptr<PagePacking> is_new;
+    std::shared_ptr<PagePacking> packing;
     Status for_kernels;
     {
+        // Two that are the first of a GPU: the second finds what the first has made.
+        const std::lock_guard making(making_);
+        if (join(transport, region)) return {};
+        OfDevice made;
+        if (Status status = makeRings(place, made); !status) return status;
+        packing = made.packing;
+        for_kernels = made.for_kernels;
+        made.device = place.device;
+        made.users.emplace(transport, region.id);
+        connect(*place.device);
         const std::lock_guard lock(mutex_);
-        OfDevice& of_device = devices_[place.memory.device];
-        if (of_device.users.empty()) {
-            if (Status made = makeRings(place, of_device); !made) {
-                devices_.erase(place.memory.device);
-                return made;
-            }
-            is_new = of_device.packing;
-            for_kernels = of_device.for_kernels;
-        }
-        of_device.users.emplace(transport, region.id);
+        devices_.emplace(place.memory.device, std::move(made));
     }
-    // Loops look for rings meanwhile. Those of this GPU move pages by copies until this is known.
-    if (is_new && pack_ != PackMode::Off) choosePacking(place, is_new, for_kernels);
+    // Until this is known pages of this GPU are moved by copies.
+    if (pack_ != PackMode::Off) choosePacking(place, packing, for_kernels);
     return {};
+}
+
+void StagingPool::connect(Device& device) const {
+    std::vector<std::shared_ptr<Device>> others;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [ordinal, other] : devices_) others.push_back(other.device);
+    }
+    // Each way by itself. Where it cannot be had a driver copies through the host's memory, which is slower.
+    for (const auto& other : others)
+        for (const auto& [from, to] : {std::pair{&device, other.get()}, {other.get(), &device}})
+            if (const Status reached = from->reachPeer(*to); !reached && log_)
+                log_->info("{}: copies between it and {} go through memory of the host: {}", from->info().location,
+                           to->info().location, reached.toString());
 }
 
 /// What is in the kernel's way is said, and no reason to refuse anything.

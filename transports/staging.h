@@ -24,7 +24,7 @@
 namespace troupe::device {
 
 /// The rings and streams of one GPU on one data loop, for all Nics there. On the loop's turn.
-class Staging {
+class Staging : public std::enable_shared_from_this<Staging> {
   public:
     static Result<std::shared_ptr<Staging>> create(const std::shared_ptr<Device>& device, const StagingOptions& options,
                                                    const std::shared_ptr<PagePacking>& packing);
@@ -83,6 +83,7 @@ class StagingPool {
 
   private:
     struct OfDevice {
+        std::shared_ptr<Device> device;
         std::set<std::pair<std::string, std::uint64_t>> users;  ///< Transport and region.
         std::vector<std::shared_ptr<Staging>> by_loop;
         std::shared_ptr<PagePacking> packing;
@@ -96,7 +97,11 @@ class StagingPool {
         std::unique_ptr<PackTrial> trial;
         std::optional<PackBorders> measured;  ///< Completely.
     };
+    /// False: the region is the first of its GPU.
+    bool join(const std::string& transport, const Region& region);
     Status makeRings(const PlacedMemory& place, OfDevice& of_device) const;
+    /// Has copies go straight between this GPU and the others of the pool.
+    void connect(Device& device) const;
     void choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing,
                        const Status& for_kernels);
     PackBorders bordersOf(const std::shared_ptr<Device>& device, Kernel& kernel) const;
@@ -106,7 +111,8 @@ class StagingPool {
     const PackMode pack_;
     const Logger log_;
     const PackTrial::Options trial_;
-    mutable std::mutex mutex_;
+    std::mutex making_;         ///< Of who makes rings, which takes milliseconds. Before `mutex_`.
+    mutable std::mutex mutex_;  ///< Of what follows; loops take it, so nothing is done under it that takes long.
     std::map<int, OfDevice> devices_;
     std::map<int, Kernel> kernels_;
 };

@@ -28,7 +28,7 @@ ByteRange localOf(const Failure& failure) {
 
 StagingUser::~StagingUser() {
     // Others may have them, too.
-    for (const auto& staging : active_) forget(*staging);
+    for (const Active& active : active_) forget(*active.staging);
 }
 
 void StagingUser::forget(const Staging& staging) const {
@@ -36,31 +36,34 @@ void StagingUser::forget(const Staging& staging) const {
 }
 
 Result<Staging*> StagingUser::at(int device) {
-    for (const auto& staging : active_)
-        if (staging->device().info().ordinal == device) return staging.get();
+    for (const Active& active : active_)
+        if (active.staging->device().info().ordinal == device) return active.staging.get();
     auto found = pool_ ? pool_->find(loop_, device) : nullptr;
     if (!found) return Status(Code::ResourceExhausted, "there is no staging memory for the GPU");
-    for (const int bell : found->bells())
-        if (const Status watched = bells_.watch(bell); !watched) return watched;
-    used_at_ = polled_at_;
-    active_.push_back(std::move(found));
-    return active_.back().get();
+    const auto bells = found->bells();
+    for (std::size_t index = 0; index < bells.size(); ++index) {
+        const Status watched = bells_.watch(bells[index]);
+        if (watched) continue;
+        for (std::size_t before = 0; before < index; ++before) bells_.unwatch(bells[before]);
+        return watched;
+    }
+    active_.push_back({std::move(found), polled_at_});
+    return active_.back().staging.get();
 }
 
-bool StagingUser::poll(TimePoint now, bool used) {
+bool StagingUser::poll(TimePoint now) {
     polled_at_ = now;
     bool moved = false;
-    bool needed = used || !held_.empty() || !doubts_.empty();
-    for (const auto& staging : active_) {
-        moved = staging->poll() || moved;
-        needed = needed || staging->hasWork() || staging->hasHolders();
-    }
-    if (needed) {
-        used_at_ = now;
-    } else if (now - used_at_ >= kLookEvery) {
-        for (const auto& staging : active_) forget(*staging);
-        active_.clear();
-    }
+    // Each GPU by itself: whoever lets go of the last region of one must not have to wait until all are idle.
+    std::erase_if(active_, [&](Active& active) {
+        const Staging& staging = *active.staging;
+        const bool ended = staging.poll();
+        moved = ended || moved;
+        if (ended || staging.hasWork() || staging.hasHolders()) active.used_at = now;
+        if (now - active.used_at < kLookEvery) return false;
+        forget(staging);
+        return true;
+    });
     return moved;
 }
 
@@ -94,36 +97,36 @@ void StagingUser::sift(TimePoint now, Sweep& sweep) {
 }
 
 bool StagingUser::arm() const {
-    return std::all_of(active_.begin(), active_.end(), [](const auto& staging) { return staging->arm(); });
+    return std::all_of(active_.begin(), active_.end(), [](const Active& active) { return active.staging->arm(); });
 }
 
 Status StagingUser::shut() const {
     const TimePoint until = Clock::now() + kShutBound;
-    for (const auto& staging : active_) {
-        staging->poll();
-        while (staging->hasWork()) {
+    for (const Active& active : active_) {
+        const Staging& staging = *active.staging;
+        staging.poll();
+        while (staging.hasWork()) {
             if (Clock::now() >= until)
                 return {Code::BatchBusy,
-                        "copies from or to " + staging->device().info().location + " were begun and have not ended"};
+                        "copies from or to " + staging.device().info().location + " were begun and have not ended"};
             std::this_thread::sleep_for(kShutStep);
-            staging->poll();
+            staging.poll();
         }
     }
     return {};
 }
 
-TimePoint StagingUser::nextDeadline() const {
-    return active_.empty() ? kForever : saturatedAdd(polled_at_, kLookEvery);
-}
+TimePoint StagingUser::nextDeadline() const { return isActive() ? saturatedAdd(polled_at_, kLookEvery) : kForever; }
 
 bool StagingUser::touches(const ByteRange& range) const {
-    return std::any_of(active_.begin(), active_.end(), [&](const auto& staging) { return staging->touches(range); });
+    return std::any_of(active_.begin(), active_.end(),
+                       [&](const Active& active) { return active.staging->touches(range); });
 }
 
 Status StagingUser::heldIn(const ByteRange& range) const {
-    for (const auto& staging : active_)
-        if (staging->touches(range))
-            return {Code::BatchBusy, "a copy of " + staging->device().info().location + " that was begun in " +
+    for (const Active& active : active_)
+        if (active.staging->touches(range))
+            return {Code::BatchBusy, "a copy of " + active.staging->device().info().location + " that was begun in " +
                                          range.toString() + " has not ended; try again"};
     return {};
 }

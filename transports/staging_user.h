@@ -34,9 +34,10 @@ class StagingUser {
     /// ResourceExhausted: there is none.
     Result<Staging*> at(int device);
 
-    bool isActive() const { return !active_.empty(); }
-    /// First in a pass: looks what has ended. `used`: the Nic needs what it has for a reason of its own.
-    bool poll(TimePoint now, bool used);
+    /// The following have something to do.
+    bool isActive() const { return !active_.empty() || isWaitedFor(); }
+    /// First in a pass: looks what has ended, and lets go of what was not used for a while.
+    bool poll(TimePoint now);
     /// Last in a pass: keeps back failures whose local memory a copy touches. One that is touched for long is told
     /// without proof, and the proof follows.
     void sift(TimePoint now, Sweep& sweep);
@@ -58,17 +59,22 @@ class StagingUser {
         ByteRange range;
         std::uint64_t number;
     };
+    struct Active {
+        std::shared_ptr<Staging> staging;
+        TimePoint used_at;  ///< When anything of it was last seen in use.
+    };
     void forget(const Staging& staging) const;
+    /// Somebody is to be told when no copy touches some memory any more.
+    bool isWaitedFor() const { return !held_.empty() || !doubts_.empty(); }
 
     const std::shared_ptr<StagingPool> pool_;
     const unsigned loop_;
     const Bells bells_;
-    std::vector<std::shared_ptr<Staging>> active_;
+    std::vector<Active> active_;
     std::vector<Held> held_;
     std::vector<Doubt> doubts_;
     std::uint64_t next_doubt_ = 1;
     TimePoint polled_at_{};
-    TimePoint used_at_{};  ///< When anything was last seen in use.
 };
 
 }  // namespace troupe::device

@@ -43,6 +43,16 @@ struct TransportContext {
     std::shared_ptr<device::StagingPool> staging = nullptr;
 };
 
+/// A request of which one end or both are memory of a GPU, for `Transport::deviceWay`.
+struct DeviceRequest {
+    ByteRange here;                ///< Of this process.
+    const Region* from = nullptr;  ///< Where `here` begins; null: it is not registered any more.
+    ByteRange there;
+    const Region* to = nullptr;  ///< Where `there` begins, within this process; null with another one.
+    bool is_there_on_device = false;
+    Incarnation owner;  ///< Of `there`.
+};
+
 /// A look at a peer that is under way. Destroying it ends it: its callback is not called any more. Lives on the loop
 /// that it was started on.
 class TransportProbe {
@@ -81,6 +91,10 @@ class Transport {
 
     /// Ok when `peer` can be reached; otherwise why not, for explain().
     virtual Status reaches(const SegmentDesc& peer) const = 0;
+
+    /// How this transport carries such a request, in a few words for explain(): "staged through pinned memory". Empty:
+    /// it does not know. Any thread, never blocks.
+    virtual std::string deviceWay(const DeviceRequest&) const { return {}; }
 
     /// A question that the same transport of another engine asked through its ControlExchange. Never blocks; calls
     /// `reply` once, on any thread, with at most kMaxExchangeBytes.

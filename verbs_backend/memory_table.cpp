@@ -186,7 +186,10 @@ Result<std::shared_ptr<RegionKeys>> MemoryTable::registerDeviceMemory(const Regi
     Status why = exported.status();
     if (exported) {
         auto keys = registerAll(region, &*exported);
-        if (keys) return keys;
+        if (keys) {
+            (*keys)->is_dmabuf_ = true;
+            return keys;
+        }
         why = keys.status();
     }
     auto keys = registerAll(region, nullptr);

@@ -30,6 +30,8 @@ class RegionKeys {
     RegionKeys& operator=(const RegionKeys&) = delete;
 
     const Region& region() const { return region_; }
+    /// It is another device's, and was registered as a dma-buf of that.
+    bool isDmabuf() const { return is_dmabuf_; }
     std::size_t chunks() const { return entries_.size() / devices_.size(); }
     std::uint32_t localKey(std::uint64_t chunk, std::size_t device) const { return at(chunk, device).local; }
     std::uint32_t remoteKey(std::uint64_t chunk, std::size_t device) const { return at(chunk, device).remote; }
@@ -57,6 +59,7 @@ class RegionKeys {
     const std::vector<std::shared_ptr<Device>> devices_;
     const Region region_;
     std::vector<Entry> entries_;  ///< Chunk by chunk, in each by device.
+    bool is_dmabuf_ = false;
 };
 
 /// An immutable set of registered regions, ordered by address.

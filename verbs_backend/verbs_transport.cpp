@@ -66,4 +66,12 @@ void VerbsTransport::askerLeft(std::uint64_t connection) {
     if (connector_) connector_->askerLeft(connection);
 }
 
+std::string VerbsTransport::deviceWay(const DeviceRequest& request) const {
+    if (request.from == nullptr || !request.from->isOnDevice()) return "straight, as its owner registered it";
+    const auto map = memory_->keys().load();
+    const RegionKeys* const keys = map->find(request.here.addr);
+    if (keys == nullptr) return {};
+    return keys->isDmabuf() ? "straight, by dma-buf" : "straight, by its address (peer memory driver)";
+}
+
 }  // namespace troupe::verbs

@@ -28,6 +28,7 @@ class VerbsTransport final : public Transport {
     Status unregisterMemory(const Region& region) override { return memory_->remove(region); }
     void describe(SegmentDesc& desc) const override;
     Status reaches(const SegmentDesc& peer) const override;
+    std::string deviceWay(const DeviceRequest& request) const override;
     void answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply) override;
     void askerLeft(std::uint64_t connection) override;
 

@@ -407,6 +407,7 @@ TEST(ExplainCommand, ShowsEachTransportWithItsReasonAndHowLongASmallReadTakes) {
     EXPECT_EQ(report["transports"][2]["use"], "next");
     EXPECT_EQ(report["read"]["bytes"], 64 << 10);
     EXPECT_EQ(report["read"]["nics"].dump(), R"(["host0"])");
+    EXPECT_TRUE(report["read"]["gpu"].is_null());
     EXPECT_GT(report["read"]["median_us"].get<double>(), 0);
 }
 

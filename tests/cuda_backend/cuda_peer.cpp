@@ -146,7 +146,7 @@ class CudaPeer {
 };
 
 int serve() {
-    auto runtime = CudaRuntime::create({});
+    auto runtime = CudaRuntime::create({fake_cuda::Control::path(), false});
     if (!runtime) {
         std::cout << "error " << runtime.status().toString() << std::endl;
         return 1;

@@ -1,8 +1,12 @@
 #include "transports/device.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -84,6 +88,25 @@ TEST_F(CudaDeviceTest, GpusAreDescribedAndNoneIsOpened) {
     const auto none = runtime->open(2);
     EXPECT_EQ(none.status().code(), Code::NotFound);
     EXPECT_NE(none.status().message().find("there is no cuda:2: this process sees 2 GPUs"), std::string::npos);
+}
+
+TEST_F(CudaDeviceTest, TheNearestHostMemoryIsWhatTheDriverSaysElseSysfs) {
+    EXPECT_EQ(must(runtime->info(0)).numa_node, -1) << "the fake's is no device of this machine";
+    ::setenv("FAKE_CUDA_NUMA", "0", 1);
+    control.reset();
+    ::unsetenv("FAKE_CUDA_NUMA");
+    const auto told = must(CudaRuntime::create({fake_cuda::Control::path(), false}));
+    EXPECT_EQ(must(told->info(1)).numa_node, 0);
+    const auto sysfs = std::filesystem::temp_directory_path() / ("sysfs-" + std::to_string(::getpid()));
+    const auto device = sysfs / "bus/pci/devices/0000:1b:00.0";
+    std::filesystem::create_directories(device);
+    const auto node = [&] { return numaNodeOfPci("0000:1b:00.0", sysfs.string()); };
+    EXPECT_EQ(node(), -1) << "there is no such file";
+    for (const auto& [text, value] : {std::pair{"3\n", 3}, {"-1\n", -1}, {"", -1}, {"none\n", -1}}) {
+        std::ofstream(device / "numa_node") << text;
+        EXPECT_EQ(node(), value) << text;
+    }
+    std::filesystem::remove_all(sysfs);
 }
 
 TEST_F(CudaDeviceTest, OnlyTheGpuThatWasNamedGetsAContextAndGivesItBack) {
@@ -231,8 +254,9 @@ TEST_F(CudaDeviceTest, WhatIsNoMemoryOfAGpuIsRefusedAndTheGpuIsWell) {
 
 /// Each sticky error, wherever it shows first.
 TEST_F(CudaDeviceTest, ALostContextIsLostForThatGpuOnlyAndSaysSo) {
-    for (const api::Result result : {api::Result::IllegalAddress, api::Result::EccUncorrectable,
-                                     api::Result::LaunchFailed, api::Result::ContextIsDestroyed}) {
+    for (const api::Result result :
+         {api::Result::IllegalAddress, api::Result::EccUncorrectable, api::Result::LaunchFailed,
+          api::Result::ContextIsDestroyed, api::Result::MpsClientTerminated}) {
         for (std::size_t index = 0; index < 12; ++index) {
             control.reset();
             auto made = must(CudaRuntime::create({fake_cuda::Control::path(), false}));
@@ -272,6 +296,84 @@ TEST_F(CudaDeviceTest, ALostContextIsLostForThatGpuOnlyAndSaysSo) {
     }
     control.reset();
     runtime.reset();
+}
+
+/// Whatever the error is: a copy whose end is only ever asked for in vain would be under way for ever.
+TEST_F(CudaDeviceTest, AnErrorThatIsTheOnlyAnswerForLongIsALoss) {
+    // Of any kind: a context that was reset, and what no list of errors has.
+    for (const api::Result result : {api::Result::InvalidContext, api::Result::Unknown}) {
+        for (const bool by_query : {true, false}) {
+            control.reset();
+            auto made = must(CudaRuntime::create({fake_cuda::Control::path(), false}));
+            {
+                const auto device = must(made->open(0));
+                const DeviceStream stream = must(device->makeStream());
+                const DeviceEvent event = must(device->makeEvent());
+                const auto ask = [&] {
+                    return by_query ? device->isDone(event).status() : device->record(event, stream);
+                };
+                control.fail(by_query ? "cuEventQuery" : "cuEventRecord", result, 3);
+                for (int time = 0; time < 3; ++time) EXPECT_EQ(ask().code(), Code::Internal);
+                // One that passes is none.
+                must(ask());
+                must(device->state());
+                control.fail(by_query ? "cuEventQuery" : "cuEventRecord", result, 1 << 30);
+                EXPECT_EQ(ask().code(), Code::Internal);
+                must(device->state());
+                const TimePoint limit = Clock::now() + std::chrono::seconds(60);
+                // As a loop that waits for a copy asks.
+                while (device->state() && Clock::now() < limit) {
+                    ask().isOk();
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                }
+                EXPECT_EQ(ask().code(), Code::DeviceLost);
+                EXPECT_NE(device->state().message().find("nothing else for a second"), std::string::npos)
+                    << device->state().message();
+            }
+        }
+    }
+    runtime.reset();
+    control.reset();
+}
+
+/// What it would be made in otherwise is the application's.
+TEST_F(CudaDeviceTest, NothingIsGivenBackInAContextOfOthers) {
+    DeviceMemory memory = must(gpu(0).allocate(64));
+    const api::DevicePtr addr = memory.get();
+    control.fail("cuCtxPushCurrent", api::Result::InvalidContext);
+    const unsigned freed = control.count("cuMemFree");
+    memory.reset();
+    EXPECT_EQ(control.count("cuMemFree"), freed);
+    // It is there still, and the application may free it.
+    api::ContextHandle context = nullptr;
+    ASSERT_TRUE(invoke(call().devicePrimaryCtxRetain, &context, 0));
+    ASSERT_TRUE(invoke(call().ctxPushCurrent, context));
+    EXPECT_TRUE(invoke(call().memFree, addr));
+    ASSERT_TRUE(invoke(call().ctxPopCurrent, &context));
+    ASSERT_TRUE(invoke(call().devicePrimaryCtxRelease, 0));
+}
+
+TEST_F(CudaDeviceTest, CopiesGoFromGpuToGpuOncePeerAccessIsEnabled) {
+    const DeviceMemory here = must(gpu(0).allocate(4096));
+    const DeviceMemory there = must(gpu(1).allocate(4096));
+    control.write(here.get(), noise(4096));
+    const DeviceStream stream = must(gpu(0).makeStream());
+    const auto copied = [&] {
+        must(gpu(0).copy(stream, there.get(), here.get(), 4096));
+        must(gpu(0).synchronize(stream));
+        EXPECT_EQ(control.read(there.get(), 4096), noise(4096));
+        return std::pair(control.count("copies by peer access"), control.count("copies between GPUs through the host"));
+    };
+    EXPECT_EQ(copied(), std::pair(0u, 1u));
+    must(gpu(0).reachPeer(gpu(1)));
+    // The application may have done so, too.
+    must(gpu(0).reachPeer(gpu(1)));
+    EXPECT_EQ(copied(), std::pair(1u, 1u));
+    EXPECT_EQ(gpu(0).reachPeer(gpu(0)).code(), Code::InvalidArgument);
+    control.fail("cuCtxEnablePeerAccess", api::Result::PeerAccessUnsupported);
+    const Status refused = gpu(1).reachPeer(gpu(0));
+    EXPECT_EQ(refused.code(), Code::Unsupported);
+    EXPECT_NE(refused.message().find("peer access to cuda:0"), std::string::npos) << refused.message();
 }
 
 TEST_F(CudaDeviceTest, AContextThatIsLostInMidCopyIsFoundByItsEvent) {

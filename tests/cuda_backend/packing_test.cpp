@@ -487,6 +487,26 @@ TEST_F(Packing, CopiesWithinAGpuThatBeginTogetherAreOneLaunch) {
     EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(pinned.get() + 5), wanted.data(), 300), 0);
 }
 
+TEST_F(Packing, OfCopiesThatBeginTogetherTheOnesBeforeTheRefusedOneAreWhole) {
+    gpu(0);
+    const auto copier = must(DeviceCopier::create(gpus[0], packing()));
+    const DeviceMemory memory = must(gpu(0).allocate(16 * kChunk));
+    control.write(memory.get(), noise(16 * kChunk));
+    std::vector<PageMove> moves;
+    for (std::uint64_t page = 0; page < 10; ++page)
+        moves.push_back({memory.get() + 8 * kChunk + page * 1000, memory.get() + page * 1000, 100});
+    control.fail("cuLaunchKernel", api::Result::OutOfMemory);
+    control.fail("cuMemcpyAsync", api::Result::OutOfMemory, 1, 4);
+    DeviceCopier::Begun begun;
+    const Status refused = copier->begin(moves, PageWay::Within, begun);
+    EXPECT_EQ(refused.code(), Code::ResourceExhausted);
+    EXPECT_EQ(begun.whole, 4u);
+    ASSERT_NE(begun.copy, 0u);
+    while (copier->isUnderWay(begun.copy)) copier->poll();
+    for (std::size_t page = 0; page < 4; ++page)
+        EXPECT_EQ(control.read(moves[page].to, 100), control.read(moves[page].from, 100));
+}
+
 TEST_F(Packing, ATrialMeasuresEachWayAndLeavesNothing) {
     const auto kernel = mover();
     const std::string before = control.leftovers();

@@ -5,12 +5,15 @@
 #include <poll.h>
 
 #include <cstring>
+#include <future>
 #include <list>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "tests/cuda_backend/cuda_fixture.h"
 #include "transports/staged_copy.h"
+#include "transports/staging_user.h"
 
 namespace troupe::cuda {
 namespace {
@@ -26,6 +29,17 @@ class Staging : public CudaTest {
     std::unique_ptr<StagingRing> makeRing(unsigned chunks, int ordinal = 0) {
         gpu(ordinal);
         return must(StagingRing::create(gpus[static_cast<std::size_t>(ordinal)], {kChunk, chunks, -1}));
+    }
+    /// As a registered one, with nothing but its place.
+    Region regionOn(int ordinal, std::uint64_t id = 1) {
+        gpu(ordinal);
+        PlacedMemory place;
+        place.memory.device = ordinal;
+        place.device = gpus[static_cast<std::size_t>(ordinal)];
+        Region region;
+        region.id = id;
+        region.place = std::make_shared<const PlacedMemory>(std::move(place));
+        return region;
     }
     /// Waits as a loop that sleeps would. False: nothing came for a long time.
     bool sleep(StagingRing& ring) {
@@ -277,16 +291,8 @@ TEST_F(Staging, WhoStarvesIsKnownUntilBothNicsOfALoopHavePolled) {
 
 /// What was refused is asked to be released, too, and what could not be released is asked again.
 TEST_F(Staging, RingsEndWithTheLastRegionOfTheLastTransportHoweverOftenTheyAreReleased) {
-    gpu(0);
+    const Region regions[] = {regionOn(0, 1), regionOn(0, 2)};
     const std::string before = control.leftovers();
-    Region regions[2];
-    for (std::uint64_t i = 0; i < 2; ++i) {
-        PlacedMemory place;
-        place.memory.device = 0;
-        place.device = gpus[0];
-        regions[i].id = i + 1;
-        regions[i].place = std::make_shared<const PlacedMemory>(std::move(place));
-    }
     StagingPool pool(1, {kChunk, 2, -1});
     must(pool.acquire("host", regions[0]));
     must(pool.acquire("tcp", regions[0]));
@@ -301,6 +307,94 @@ TEST_F(Staging, RingsEndWithTheLastRegionOfTheLastTransportHoweverOftenTheyAreRe
     pool.release("tcp", regions[0]);
     EXPECT_EQ(pool.find(0, 0), nullptr);
     EXPECT_EQ(control.leftovers(), before);
+}
+
+/// Pinning, streams and events take a driver milliseconds. Loops ask for rings of other GPUs meanwhile.
+TEST_F(Staging, NoLoopWaitsForTheRingsOfAnotherGpu) {
+    const Region known = regionOn(0);
+    const Region fresh = regionOn(1);
+    StagingPool pool(1, {kChunk, 2, -1});
+    must(pool.acquire("tcp", known));
+    const unsigned before = control.count("cuMemHostRegister");
+    control.holdCall("cuMemHostRegister", true);
+    auto registered = std::async(std::launch::async, [&] { return pool.acquire("tcp", fresh); });
+    const TimePoint limit = Clock::now() + std::chrono::seconds(30);
+    // No event tells that the driver was entered.
+    while (control.count("cuMemHostRegister") == before && Clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    auto found = std::async(std::launch::async, [&] { return pool.find(0, 0) != nullptr && !pool.find(0, 1); });
+    EXPECT_EQ(found.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+    control.holdCall("cuMemHostRegister", false);
+    EXPECT_TRUE(found.get());
+    must(registered.get());
+    EXPECT_NE(pool.find(0, 1), nullptr);
+    pool.release("tcp", known);
+    pool.release("tcp", fresh);
+}
+
+/// What a StagingUser has in its Nic's epoll set.
+struct Bells {
+    std::set<int> watched;
+    int refused_after = -1;  ///< So many are taken, and then one is refused; -1: none is.
+
+    StagingUser::Bells calls() {
+        return {[this](int bell) -> Status {
+                    if (refused_after == 0) {
+                        refused_after = -1;
+                        return {Code::ResourceExhausted, "no more"};
+                    }
+                    if (refused_after > 0) --refused_after;
+                    return watched.insert(bell).second ? Status() : Status(Code::Internal, "it is there already");
+                },
+                [this](int bell) { EXPECT_EQ(watched.erase(bell), 1u); }};
+    }
+};
+
+/// Whoever lets go of the last region of a GPU gives its rings back himself, so that no loop has to: then no Nic may
+/// keep them because another GPU is busy.
+TEST_F(Staging, ANicLetsGoOfAGpuThatItDoesNotUseWhileAnotherIsBusy) {
+    const Region idle = regionOn(0);
+    const Region busy = regionOn(1);
+    const auto pool = std::make_shared<StagingPool>(1, StagingOptions{kChunk, 2, -1});
+    must(pool->acquire("tcp", idle));
+    must(pool->acquire("tcp", busy));
+    const std::weak_ptr<device::Staging> rings = pool->find(0, 0);
+    const DeviceMemory memory = must(gpu(1).allocate(64));
+    {
+        Bells bells;
+        StagingUser user(pool, 0, bells.calls());
+        must(user.at(0));
+        device::Staging* const other = must(user.at(1));
+        control.hold(true);
+        must(other->copier().begin(memory.get(), memory.get() + 32, 32));
+        const TimePoint now{std::chrono::seconds(5)};
+        for (int pass = 0; pass < 3; ++pass) user.poll(now + pass * std::chrono::milliseconds(20));
+        EXPECT_TRUE(user.touches({memory.get(), 1}));
+        EXPECT_EQ(bells.watched.size(), 3u);
+        pool->release("tcp", idle);
+        EXPECT_TRUE(rings.expired()) << "the loop would give them back";
+        control.hold(false);
+        while (other->hasWork()) other->poll();
+    }
+    pool->release("tcp", busy);
+}
+
+TEST_F(Staging, ABellThatCannotBeWatchedLeavesNoneOfTheOthersWatched) {
+    const Region region = regionOn(0);
+    const auto pool = std::make_shared<StagingPool>(1, StagingOptions{kChunk, 2, -1});
+    must(pool->acquire("tcp", region));
+    {
+        Bells bells;
+        StagingUser user(pool, 0, bells.calls());
+        for (int index = 0; index < 3; ++index) {
+            bells.refused_after = index;
+            EXPECT_EQ(user.at(0).status().code(), Code::ResourceExhausted);
+            EXPECT_TRUE(bells.watched.empty());
+        }
+        must(user.at(0));
+        EXPECT_EQ(bells.watched.size(), 3u);
+    }
+    pool->release("tcp", region);
 }
 
 /// Pages that lie apart: one chunk, one event, and each by itself on the wire.

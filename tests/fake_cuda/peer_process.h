@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/fake_cuda/control.h"
-
 namespace troupe::fake_cuda {
 
 /// A program with the fake driver as a child of the test. It answers each line that it is sent with one.
@@ -22,7 +20,7 @@ class PeerProcess {
         int to_child[2];
         int from_child[2];
         if (::pipe2(to_child, O_CLOEXEC) != 0 || ::pipe2(from_child, O_CLOEXEC) != 0) ADD_FAILURE() << "pipe";
-        std::vector<std::string> words = {"/usr/bin/env", "TROUPE_CUDA_DRIVER=" + Control::path()};
+        std::vector<std::string> words = {"/usr/bin/env"};
         words.insert(words.end(), environment.begin(), environment.end());
         words.push_back(program);
         std::vector<char*> arguments;

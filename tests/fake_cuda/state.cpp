@@ -58,6 +58,10 @@ const char* nameOf(Result result) {
         TROUPE_FAKE_NAME(ContextIsDestroyed, ERROR_CONTEXT_IS_DESTROYED)
         TROUPE_FAKE_NAME(LaunchFailed, ERROR_LAUNCH_FAILED)
         TROUPE_FAKE_NAME(NotPermitted, ERROR_NOT_PERMITTED)
+        TROUPE_FAKE_NAME(MpsRpcFailure, ERROR_MPS_RPC_FAILURE)
+        TROUPE_FAKE_NAME(MpsClientTerminated, ERROR_MPS_CLIENT_TERMINATED)
+        TROUPE_FAKE_NAME(PeerAccessAlreadyEnabled, ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        TROUPE_FAKE_NAME(PeerAccessUnsupported, ERROR_PEER_ACCESS_UNSUPPORTED)
         TROUPE_FAKE_NAME(NotSupported, ERROR_NOT_SUPPORTED)
         TROUPE_FAKE_NAME(Unknown, ERROR_UNKNOWN)
 #undef TROUPE_FAKE_NAME
@@ -79,6 +83,8 @@ bool losesContext(Result result) {
         case Result::InvalidAddressSpace:
         case Result::InvalidPc:
         case Result::LaunchFailed:
+        case Result::MpsRpcFailure:
+        case Result::MpsClientTerminated:
         case Result::ExternalDevice: return true;
         default: return false;
     }
@@ -103,6 +109,7 @@ void State::configure() {
     settings.dmabuf = number("FAKE_CUDA_DMABUF", 1) != 0;
     settings.fabric = number("FAKE_CUDA_FABRIC", 0) != 0;
     settings.peer = number("FAKE_CUDA_PEER", 1) != 0;
+    settings.numa_node = number("FAKE_CUDA_NUMA", -1);
     settings.latency_us = static_cast<unsigned>(number("FAKE_CUDA_LATENCY_US", 0));
     settings.jitter_us = static_cast<unsigned>(number("FAKE_CUDA_JITTER_US", 0));
     random.seed(static_cast<unsigned>(number("FAKE_CUDA_SEED", 1)));
@@ -308,7 +315,7 @@ Result cuDeviceGetAttribute(int* value, DeviceAttribute attribute, DeviceHandle 
         case DeviceAttribute::HandleTypeFabricSupported: *value = state.settings.fabric ? 1 : 0; break;
         case DeviceAttribute::HostNumaId:
             if (state.settings.version < 12000) return Result::InvalidValue;
-            *value = -1;
+            *value = state.settings.numa_node;
             break;
         case DeviceAttribute::ComputeCapabilityMinor: *value = 0; break;
         case DeviceAttribute::AsyncEngineCount: *value = 2; break;
@@ -367,6 +374,8 @@ Result cuDevicePrimaryCtxRelease_v2(DeviceHandle device) {
             state.violate("a primary context was released with " + std::to_string(count) + " " + what + " in it");
     context.lose_after = -1;
     context.lost.reset();
+    context.peers.clear();
+    for (const auto& other : state.primaries) other->peers.erase(&context);
     return Result::Success;
 }
 
@@ -414,7 +423,8 @@ Result cuCtxEnablePeerAccess(ContextHandle peer, unsigned flags) {
     ContextObject* context = nullptr;
     if (const Result refused = state.current(context); refused != Result::Success) return refused;
     if (flags != 0 || peer == nullptr || peer == context) return Result::InvalidValue;
-    return state.settings.peer ? Result::Success : Result::PeerAccessUnsupported;
+    if (!state.settings.peer) return Result::PeerAccessUnsupported;
+    return context->peers.insert(peer).second ? Result::Success : Result::PeerAccessAlreadyEnabled;
 }
 
 }  // extern "C"

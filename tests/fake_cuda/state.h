@@ -29,7 +29,8 @@ TROUPE_CUDA_CALLS(TROUPE_FAKE_DECLARE)
 
 struct ContextObject {
     int device = 0;
-    int retained = 0;  ///< Not active at 0, and everything in it is gone.
+    int retained = 0;                      ///< Not active at 0, and everything in it is gone.
+    std::set<const ContextObject*> peers;  ///< Whose memory its copies reach by themselves.
     std::optional<Result> lost;
     int lose_after = -1;  ///< Operations that still succeed; -1: it is not to be lost.
     Result lose_with = Result::IllegalAddress;
@@ -110,6 +111,7 @@ struct Settings {
     bool dmabuf = true;
     bool fabric = false;
     bool peer = true;
+    int numa_node = -1;        ///< Of all devices.
     std::vector<int> visible;  ///< Physical number of each ordinal.
     unsigned latency_us = 0;
     unsigned ns_per_kib = 0;

@@ -81,6 +81,13 @@ void runCopy(std::unique_lock<std::mutex>& lock, ContextObject& context, std::ui
         state.lose(context, Result::IllegalAddress);
         return;
     }
+    for (const std::uint64_t addr : {to, from}) {
+        const Mapping* const mapping = state.find(addr);
+        if (mapping == nullptr || mapping->kind != Mapping::Kind::Allocated || mapping->device == context.device)
+            continue;
+        ++state.counts[context.peers.count(mapping->context) != 0 ? "copies by peer access"
+                                                                  : "copies between GPUs through the host"];
+    }
     state.sleepFor(bytes, lock);
     lock.unlock();
     copyAll(target, source);

@@ -26,6 +26,8 @@ inline constexpr Shape kShapes[] = {
     {(1u << 20) + 3, 2, 5},
     {5u << 20, 0, 1},
 };
+/// Many times what rings, windows and slices hold.
+inline constexpr std::uint64_t kMany = test::kSanitized ? 16u << 20 : 64u << 20;
 inline constexpr std::uint64_t kRoom = (5u << 20) + 8192;
 inline constexpr std::uint64_t kEdge = 16;
 

@@ -230,6 +230,24 @@ TEST_F(GpuFailure, ACallThatFailsOnceFailsWhatItWasForAndNothingElse) {
     }
 }
 
+/// Whatever the driver answers for ever: the tasks end, and their memory is free.
+TEST_F(GpuFailure, ADriverThatOnlyAnswersWithAnErrorHasLostTheGpu) {
+    start();
+    for (const SegmentID to : {segment, kLocalSegmentID}) {
+        const int device = to == segment ? 0 : 1;
+        auto local = some("gpu" + std::to_string(device), *a);
+        auto there = some("host", to == segment ? *b : *a);
+        control.fail("cuEventQuery", cuda::api::Result::Unknown, 1 << 30);
+        const auto status = runBatch(*a, {makeRequest(Opcode::Write, to, local->pointer(), there->addr(), kBytes)});
+        test::expectFailed(status, Code::DeviceLost);
+        EXPECT_THAT(status.error.message(), HasSubstr("CUDA_ERROR_UNKNOWN"));
+        EXPECT_TRUE(status.quiesced);
+        control.fail("cuEventQuery", cuda::api::Result::Unknown, 0);
+        forget(local, *a);
+        forget(there, to == segment ? *b : *a);
+    }
+}
+
 TEST_F(GpuFailure, AnEngineThatEndsInTheMiddleTouchesNothingAfterwards) {
     for (const bool owner_ends : {true, false}) {
         for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
@@ -259,6 +277,43 @@ TEST_F(GpuFailure, AnEngineThatEndsInTheMiddleTouchesNothingAfterwards) {
             b.reset();
             local.reset();
             remote.reset();
+        }
+    }
+}
+
+/// Most of it has not been given to any Nic yet when its memory closes to new work, and what of it is posted then is of
+/// a GPU all the same: no processor may touch it.
+TEST_F(GpuFailure, UnregisteringWaitsForTheTransfersThatUseTheMemory) {
+    start();
+    constexpr std::uint64_t kMuch = 32u << 20;
+    for (const bool waits_for_event : {false, true}) {
+        for (const SegmentID to : {segment, kLocalSegmentID}) {
+            for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+                SCOPED_TRACE(std::string(opcode == Opcode::Write ? "write" : "read") +
+                             (to == segment ? " by tcp" : " within") + (waits_for_event ? ", later" : ""));
+                auto local = some("gpu0", *a, kMuch);
+                auto remote = some("host", to == segment ? *b : *a, kMuch);
+                Memory& from = opcode == Opcode::Write ? *local : *remote;
+                from.write(0, noise(kMuch, 6));
+                const device::DeviceStream stream = must(gpu(0).makeStream());
+                const device::DeviceEvent event = must(gpu(0).makeEvent());
+                auto request = makeRequest(opcode, to, local->pointer(), remote->addr(), kMuch);
+                if (waits_for_event) {
+                    control.delay(stream.get(), 30000);
+                    must(gpu(0).record(event, stream));
+                    request.wait_event = reinterpret_cast<void*>(event.get());
+                }
+                BatchHolder batch(*a, 1);
+                ASSERT_TRUE(batch.submit({request}));
+                const Status gone = a->unregisterLocalMemory(local->pointer());
+                EXPECT_TRUE(gone) << gone.toString();
+                const auto status = a->getBatchTransferStatus(batch.id());
+                ASSERT_TRUE(status);
+                expectCompleted(*status, kMuch);
+                EXPECT_TRUE((opcode == Opcode::Write ? *remote : *local).read(0, kMuch) == noise(kMuch, 6));
+                local.reset();
+                forget(remote, to == segment ? *b : *a);
+            }
         }
     }
 }

@@ -1,6 +1,9 @@
 // Every pair of memories, both directions, through each way within a process and by TCP.
 
 #include <chrono>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "tests/gpu/exchange.h"
 #include "tests/gpu/fixture.h"
@@ -10,7 +13,7 @@ namespace {
 
 using namespace gpu::testing;
 
-const std::vector<std::string> kKinds = {"host", "pinned", "gpu0", "gpu1", "virtual0"};
+const std::vector<std::string> kKinds = {"host", "pinned", "managed", "gpu0", "gpu1", "virtual0"};
 
 class GpuMatrix : public GpuTest {
   protected:
@@ -154,6 +157,88 @@ TEST_F(GpuMatrix, CompletedMeansThatItIsInTheGpusMemoryHoweverSlowThatIs) {
         EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
         EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(remote.pointer()));
     }
+}
+
+/// More than the rings, the windows and a slice hold many times over.
+TEST_F(GpuMatrix, ManyMegabytesAtOddPlaces) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    constexpr std::uint64_t kMuch = kMany + 1;
+    for (const auto& [to, here, there] :
+         std::vector<std::tuple<SegmentID, const char*, const char*>>{{kLocalSegmentID, "gpu0", "gpu1"},
+                                                                      {kLocalSegmentID, "gpu0", "host"},
+                                                                      {segment, "gpu0", "gpu1"},
+                                                                      {segment, "gpu1", "host"},
+                                                                      {segment, "managed", "gpu0"}}) {
+        SCOPED_TRACE(std::string(here) + " and " + there);
+        Memory local = make(here, kMuch + 100);
+        Memory remote = make(there, kMuch + 100);
+        registerAll(*a, local);
+        registerAll(to == segment ? *b : *a, remote);
+        local.write(5, noise(kMuch, 2));
+        expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, to, local.pointer(5), remote.addr(77), kMuch)}),
+                        kMuch);
+        EXPECT_TRUE(remote.read(77, kMuch) == noise(kMuch, 2));
+        local.write(0, noise(kMuch, 3));
+        expectCompleted(runBatch(*a, {makeRequest(Opcode::Read, to, local.pointer(11), remote.addr(77), kMuch)}),
+                        kMuch);
+        EXPECT_TRUE(local.read(11, kMuch) == noise(kMuch, 2));
+        EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+        EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(remote.pointer()));
+    }
+}
+
+/// Which way the bytes of a GPU went is part of how a task went.
+TEST_F(GpuMatrix, ExplainSaysHowMemoryOfAGpuIsCarried) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    const auto way = [&](SegmentID to, const char* here, const char* there) {
+        Memory local = make(here, 4096);
+        Memory remote = make(there, 4096);
+        TransferEngine& owner = to == segment ? *b : *a;
+        registerAll(*a, local);
+        registerAll(owner, remote);
+        BatchHolder batch(*a, 1);
+        EXPECT_TRUE(batch.submit({makeRequest(Opcode::Write, to, local.pointer(), remote.addr(), 4096)}));
+        expectCompleted(batch.wait(), 4096);
+        const auto explained = a->explain(batch.id(), 0);
+        EXPECT_TRUE(explained) << explained.status().toString();
+        if (!explained->gpu.empty()) {
+            EXPECT_NE(explained->toString().find(" (" + explained->gpu + ")"), std::string::npos);
+        }
+        EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+        EXPECT_TRUE(owner.unregisterLocalMemory(remote.pointer()));
+        return explained->gpu;
+    };
+    EXPECT_EQ(way(kLocalSegmentID, "gpu0", "gpu0"), "copied by the GPU");
+    EXPECT_EQ(way(kLocalSegmentID, "gpu0", "gpu1"), "copied by the GPU");
+    EXPECT_EQ(way(kLocalSegmentID, "pinned", "gpu1"), "copied by the GPU");
+    EXPECT_EQ(way(kLocalSegmentID, "managed", "gpu1"), "copied by the GPU");
+    EXPECT_EQ(way(kLocalSegmentID, "gpu0", "host"), "staged through pinned memory");
+    EXPECT_EQ(way(kLocalSegmentID, "gpu1", "virtual0"), "staged through pinned memory");
+    EXPECT_EQ(way(kLocalSegmentID, "host", "pinned"), "");
+    EXPECT_EQ(way(segment, "gpu0", "host"), "staged through pinned memory here");
+    EXPECT_EQ(way(segment, "host", "gpu0"), "staged through pinned memory there");
+    EXPECT_EQ(way(segment, "gpu0", "gpu1"), "staged through pinned memory at both ends");
+    EXPECT_EQ(way(segment, "host", "host"), "");
+}
+
+/// Where the GPUs reach each other no byte goes through the host.
+TEST_F(GpuMatrix, BetweenGpusOfAProcessItGoesByPeerAccess) {
+    for (const bool first_is_first : {true, false}) {
+        auto engine = startEngine(setup());
+        Memory local = make("gpu0", kRoom);
+        Memory remote = make("gpu1", kRoom);
+        for (Memory* memory : {first_is_first ? &local : &remote, first_is_first ? &remote : &local})
+            registerAll(*engine, *memory);
+        const unsigned before = control.count("copies by peer access");
+        exchange(*engine, kLocalSegmentID, local, remote);
+        exchange(*engine, kLocalSegmentID, remote, local);
+        EXPECT_GT(control.count("copies by peer access"), before);
+    }
+    EXPECT_EQ(control.count("copies between GPUs through the host"), 0u);
 }
 
 }  // namespace

@@ -260,6 +260,35 @@ TEST_F(GpuPages, AKernelThatTheDriverRefusesCostsNobodyAnything) {
     exchange(*a, kLocalSegmentID, local, other, scatteredPages(2));
 }
 
+/// A launch is refused, and then a copy of those that are made in its place.
+TEST_F(GpuPages, APageThatIsRefusedFailsNoneOfThoseThatBeganWithIt) {
+    auto engine = startEngine(packing("on"));
+    Memory local = make("gpu0", kRoom);
+    Memory remote = make("gpu0", kRoom);
+    registerAll(*engine, local);
+    registerAll(*engine, remote);
+    const auto pages = everyOtherPage();
+    const Bytes sent = noise(kRoom, 1);
+    const Bytes before = noise(kRoom, 3);
+    local.write(0, sent);
+    remote.write(0, before);
+    control.fail("cuLaunchKernel", cuda::api::Result::OutOfMemory);
+    control.fail("cuMemcpyAsync", cuda::api::Result::InvalidValue, 1, 5);
+    BatchHolder batch(*engine, pages.size());
+    ASSERT_TRUE(batch.submit(requestsOf(pages, Opcode::Write, kLocalSegmentID, local, remote)));
+    EXPECT_EQ(batch.wait().s, TransferStatusEnum::FAILED);
+    std::vector<Page> arrived;
+    std::size_t failed = 0;
+    for (std::size_t index = 0; index < pages.size(); ++index) {
+        if (batch.task(index).s == TransferStatusEnum::COMPLETED)
+            arrived.push_back(pages[index]);
+        else
+            ++failed;
+    }
+    EXPECT_EQ(failed, 1u);
+    EXPECT_TRUE(remote.read(0, kRoom) == applied(before, sent, arrived, Opcode::Write));
+}
+
 /// Pages that come damaged are refused when none of their bytes are under way, and come again.
 TEST_F(GpuPages, ADamagedPageIsSentAgainAndTheOthersOfItsChunkAreNot) {
     EngineSetup checked = packing("on");

@@ -1,8 +1,9 @@
-// Another process with an engine and GPUs, for tests: takes commands by lines, and answers each with one. The fake is
-// found by the environment.
+// Another process with an engine and GPUs, for tests: takes commands by lines, and answers each with one.
 //
 //   start HOST_PEERS TCP      -> ok SEGMENT
 //   make KIND BYTES           -> ok ADDRESS      and registers it
+//   make_part KIND BYTES OFFSET LENGTH -> ok ADDRESS  the same, of which it registers a part; its address
+//   register ADDRESS BYTES    -> ok              another part of what there is
 //   fill ADDRESS BYTES SEED   -> ok
 //   check ADDRESS BYTES SEED  -> ok | differs
 //   read SEGMENT TO FROM BYTES -> ok             from another engine's memory into its own
@@ -29,13 +30,13 @@ namespace {
 
 class GpuPeer {
   public:
-    GpuPeer() : runtime_(*cuda::CudaRuntime::create({})) {}
+    GpuPeer() : runtime_(*cuda::CudaRuntime::create({fake_cuda::Control::path(), false})) {}
 
     std::string run(std::istringstream& line) {
         std::string command;
         line >> command;
         if (command == "start") return start(line);
-        if (command == "make") return make(line);
+        if (command == "make" || command == "make_part") return make(line, command == "make_part");
         if (command == "violations") return "ok " + oneLine(control_.violations());
         if (command == "read" || command == "begin") return transfer(line, Opcode::Read, command == "read");
         if (command == "begin_write") return transfer(line, Opcode::Write, false);
@@ -57,6 +58,7 @@ class GpuPeer {
         unsigned seed = 0;
         line >> bytes >> seed;
         const std::uint64_t at = number - memory->addr();
+        if (command == "register") return said(engine_->registerLocalMemory(memory->pointer(at), bytes));
         if (command == "fill") return memory->write(at, noise(bytes, seed)), "ok";
         if (command == "check") return memory->read(at, bytes) == noise(bytes, seed) ? "ok" : "differs";
         return "error no command " + command;
@@ -73,6 +75,7 @@ class GpuPeer {
     std::string start(std::istringstream& line) {
         EngineSetup setup;
         line >> setup.config.host_peers >> setup.tcp;
+        setup.config.gpu_driver = fake_cuda::Control::path();
         setup.config.gpu_staging_chunk_bytes = 64u << 10;
         setup.config.gpu_staging_chunks = 4;
         engine_ = startEngine(setup);
@@ -99,17 +102,20 @@ class GpuPeer {
         batches_.clear();
         return said(outcome);
     }
-    std::string make(std::istringstream& line) {
+    std::string make(std::istringstream& line, bool in_part) {
         std::string kind;
         std::uint64_t bytes = 0;
         line >> kind >> bytes;
+        std::uint64_t offset = 0;
+        std::uint64_t length = bytes;
+        if (in_part) line >> offset >> length;
         memory_.emplace_back(kind, bytes, *runtime_, control_, [this](int ordinal) -> device::Device& {
             if (!gpus_[ordinal]) gpus_[ordinal] = *runtime_->open(ordinal);
             return *gpus_[ordinal];
         });
         Memory& memory = memory_.back();
-        const Status done = engine_->registerLocalMemory(memory.pointer(), memory.size());
-        return done ? "ok " + std::to_string(memory.addr()) : said(done);
+        const Status done = engine_->registerLocalMemory(memory.pointer(offset), length);
+        return done ? "ok " + std::to_string(memory.addr(offset)) : said(done);
     }
 
     fake_cuda::Control control_;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/gpu/exchange.h"
 #include "tests/gpu/fixture.h"
 #include "tests/gpu/gpu_peer_process.h"
 
@@ -53,10 +54,10 @@ TEST_F(GpuProcess, EveryPairOfMemories) {
     GpuPeerProcess peer;
     const SegmentID segment = open(*engine, peer.start(true, true));
     unsigned seed = 1;
-    for (const char* here : {"host", "pinned", "gpu0", "gpu1", "virtual0"}) {
+    for (const char* here : {"host", "pinned", "managed", "gpu0", "gpu1", "virtual0"}) {
         Memory local = make(here, kBytes);
         registerAll(*engine, local);
-        for (const char* there : {"host", "pinned", "gpu0", "gpu1", "virtual1", "private0"}) {
+        for (const char* there : {"host", "pinned", "managed", "gpu0", "gpu1", "virtual1", "private0"}) {
             SCOPED_TRACE(there);
             const std::uint64_t remote = peer.number(std::string("make ") + there + " " + text(kBytes));
             exchange(*engine, peer, segment, local, remote, seed);
@@ -79,7 +80,7 @@ TEST_F(GpuProcess, BetweenGpusItIsMappedAndNoByteGoesThroughTheHost) {
         Memory local = make("gpu0", kBytes);
         registerAll(*engine, local);
         const std::uint64_t remote = peer.number(std::string("make ") + there + " " + text(kBytes));
-        EXPECT_THAT(exchange(*engine, peer, segment, local, remote, 5), HasSubstr("host by host0"));
+        EXPECT_THAT(exchange(*engine, peer, segment, local, remote, 5), HasSubstr("(mapped by an IPC handle)"));
         EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
     }
     EXPECT_GE(control.count("cuIpcOpenMemHandle"), 1u);
@@ -94,7 +95,7 @@ TEST_F(GpuProcess, VirtualMemoryIsMappedByItsDescriptors) {
     registerAll(*engine, local);
     const std::uint64_t remote = peer.number("make virtual0 " + text(kBytes));
     // Within one allocation of the several.
-    exchange(*engine, peer, segment, local, remote, 5, 1u << 20);
+    EXPECT_THAT(exchange(*engine, peer, segment, local, remote, 5, 1u << 20), HasSubstr("(mapped by its descriptor)"));
     EXPECT_GE(control.count("cuMemImportFromShareableHandle"), 1u);
 }
 
@@ -107,6 +108,7 @@ TEST_F(GpuProcess, WhatCannotBeMappedGoesByTcpAndExplainSaysWhy) {
     const std::uint64_t remote = peer.number("make private0 " + text(kBytes));
     const std::string way = exchange(*engine, peer, segment, local, remote, 5);
     EXPECT_THAT(way, HasSubstr("tcp by tcp0"));
+    EXPECT_THAT(way, HasSubstr("(staged through pinned memory at both ends)"));
     EXPECT_THAT(way, HasSubstr("cannot be given to other processes"));
     EXPECT_THAT(way, HasSubstr("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"));
 }
@@ -121,6 +123,118 @@ TEST_F(GpuProcess, WithoutAnotherWayItFailsWithTheReason) {
     const auto status = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 1000)});
     test::expectFailed(status, Code::Unsupported);
     EXPECT_THAT(status.error.message(), HasSubstr("a GPU there"));
+}
+
+/// What is exported is an allocation, what is registered a part of it, and what is asked for a part of that.
+TEST_F(GpuProcess, RegionsInsideAnAllocationAreReachedAtTheirPlaces) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu1", kBytes);
+    ASSERT_TRUE(engine->registerLocalMemory(local.pointer(1000), kBytes - 1000));
+    const std::uint64_t first = peer.number("make_part gpu0 " + text(kBytes) + " 12345 600001");
+    const std::uint64_t second = first + 700000;
+    peer.must("register " + text(second) + " 300007");
+    const std::uint64_t base = first - 12345;
+    peer.must("fill " + text(base) + " " + text(kBytes) + " 4");
+    const Bytes there = noise(kBytes, 4);
+    for (const auto& [at, bytes] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
+             {first, 600001}, {first + 3, 599998}, {first + 600000, 1}, {second, 300007}, {second + 511, 4097}}) {
+        expectCompleted(runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(1003), at, bytes)}), bytes);
+        const auto begin = there.begin() + static_cast<std::ptrdiff_t>(at - base);
+        EXPECT_TRUE(local.read(1003, bytes) == Bytes(begin, begin + static_cast<std::ptrdiff_t>(bytes)));
+        // Back where it came from: nothing may change there.
+        expectCompleted(runBatch(*engine, {makeRequest(Opcode::Write, segment, local.pointer(1003), at, bytes)}),
+                        bytes);
+    }
+    EXPECT_EQ(peer.ask("check " + text(base) + " " + text(kBytes) + " 4"), "ok");
+    // What lies between them, and beside, is of the same mapping and nobody's to touch.
+    for (const std::uint64_t outside : {first - 1, first + 600001, second - 1, second + 300007})
+        test::expectFailed(runBatch(*engine, {makeRequest(Opcode::Write, segment, local.pointer(1003), outside, 1)}),
+                           Code::AddressNotRegistered);
+    EXPECT_EQ(peer.ask("check " + text(base) + " " + text(kBytes) + " 4"), "ok");
+    EXPECT_EQ(peer.ask("violations"), "ok ");
+}
+
+/// Sizes and places around those that anything here is cut by, and one that is far more.
+TEST_F(GpuProcess, BytesOfEveryShapeGoToAnotherProcessesGpu) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    constexpr std::uint64_t kMuch = kMany;
+    Memory local = make("gpu0", kMuch + 8192);
+    registerAll(*engine, local);
+    const std::uint64_t remote = peer.number("make gpu1 " + text(kMuch + 8192));
+    std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+    shapes.push_back({kMuch, 511, 3});
+    unsigned seed = 1;
+    for (const Shape& shape : shapes) {
+        SCOPED_TRACE(shape.bytes);
+        ++seed;
+        const std::uint64_t there = remote + shape.remote;
+        local.write(shape.local, noise(shape.bytes, seed));
+        expectCompleted(
+            runBatch(*engine, {makeRequest(Opcode::Write, segment, local.pointer(shape.local), there, shape.bytes)}),
+            shape.bytes);
+        EXPECT_EQ(peer.ask("check " + text(there) + " " + text(shape.bytes) + " " + text(seed)), "ok");
+        local.write(shape.local, noise(shape.bytes, seed + 100));
+        expectCompleted(
+            runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(shape.local), there, shape.bytes)}),
+            shape.bytes);
+        EXPECT_TRUE(local.read(shape.local, shape.bytes) == noise(shape.bytes, seed));
+    }
+}
+
+/// Of the GPU that copies: its own process's tasks fail, and the owner has its memory back all the same.
+TEST_F(GpuProcess, AGpuThatIsLostWithMemoryMappedHoldsNoOwner) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu0", kBytes);
+    Memory good = make("gpu1", kBytes);
+    registerAll(*engine, local);
+    registerAll(*engine, good);
+    const std::uint64_t remote = peer.number("make gpu0 " + text(kBytes));
+    exchange(*engine, peer, segment, local, remote, 5);
+    control.latency(1000);
+    BatchHolder batch(*engine, 16);
+    std::vector<TransferRequest> requests;
+    for (std::uint64_t i = 0; i < 16; ++i)
+        requests.push_back(makeRequest(Opcode::Read, segment, local.pointer(i * 1000), remote + i * 1000, 1000));
+    ASSERT_TRUE(batch.submit(requests));
+    control.lose(0, cuda::api::Result::IllegalAddress, 3);
+    const auto status = batch.wait();
+    test::expectFailed(status, Code::DeviceLost);
+    EXPECT_TRUE(status.quiesced);
+    control.latency(0);
+    // By the other GPU it goes on.
+    exchange(*engine, peer, segment, good, remote, 7);
+    peer.must("unregister " + text(remote));
+    EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
+}
+
+/// Of the owner of what is mapped: what it can still say of its memory it says, and nobody waits for ever.
+TEST_F(GpuProcess, AnOwnerThatLosesItsGpuTakesItsMemoryBack) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t mapped = peer.number("make gpu1 " + text(kBytes));
+    const std::uint64_t fresh = peer.number("make gpu1 " + text(kBytes));
+    exchange(*engine, peer, segment, local, mapped, 5);
+    peer.must("lose 1");
+    // What is mapped already no call of the owner stands in the way of; what is not it cannot give any more, or had
+    // exported before.
+    for (const std::uint64_t remote : {mapped, fresh}) {
+        const auto status = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 1000)});
+        EXPECT_TRUE(isTerminal(status.s));
+        EXPECT_TRUE(status.quiesced);
+        peer.must("unregister " + text(remote));
+        const auto gone = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 1000)});
+        test::expectFailed(gone, Code::AddressNotRegistered);
+    }
+    EXPECT_TRUE(engine->unregisterLocalMemory(local.pointer()));
 }
 
 TEST_F(GpuProcess, UnregisterTakesTheMappingBackBeforeItReturns) {
@@ -146,6 +260,56 @@ TEST_F(GpuProcess, UnregisterTakesTheMappingBackBeforeItReturns) {
     control.latency(0);
     const auto gone = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 10)});
     test::expectFailed(gone, Code::AddressNotRegistered);
+}
+
+TEST_F(GpuProcess, UnregisteringOnesOwnMemoryWaitsForWhatUsesIt) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    constexpr std::uint64_t kMuch = 32u << 20;
+    Memory local = make("gpu0", kMuch);
+    const std::uint64_t remote = peer.number("make gpu1 " + text(kMuch));
+    peer.must("fill " + text(remote) + " " + text(kMuch) + " 8");
+    for (int round = 0; round < 3; ++round) {
+        registerAll(*engine, local);
+        BatchHolder batch(*engine, 1);
+        ASSERT_TRUE(batch.submit({makeRequest(Opcode::Read, segment, local.pointer(), remote, kMuch)}));
+        const Status gone = engine->unregisterLocalMemory(local.pointer());
+        EXPECT_TRUE(gone) << gone.toString();
+        const auto status = engine->getBatchTransferStatus(batch.id());
+        ASSERT_TRUE(status);
+        expectCompleted(*status, kMuch);
+        EXPECT_TRUE(local.read(0, kMuch) == noise(kMuch, 8));
+        local.write(0, noise(kMuch, 9));
+    }
+}
+
+/// A driver maps an allocation once, however many of its regions were granted: work in one must not hold another.
+TEST_F(GpuProcess, ARegionIsGivenBackWhileAnotherOfItsAllocationIsBusy) {
+    auto engine = startEngine(withHost());
+    GpuPeerProcess peer;
+    const SegmentID segment = open(*engine, peer.start(true, false));
+    Memory local = make("gpu0", kBytes);
+    registerAll(*engine, local);
+    const std::uint64_t first = peer.number("make_part gpu0 " + text(kBytes) + " 4096 100000");
+    const std::uint64_t second = first + 200000;
+    peer.must("register " + text(second) + " 100000");
+    for (const std::uint64_t each : {first, second})
+        expectCompleted(runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), each, 1000)}), 1000);
+    // A copy of the second that does not end before the first is gone.
+    control.hold(true);
+    BatchHolder batch(*engine, 1);
+    const unsigned copies = control.count("cuMemcpyAsync");
+    ASSERT_TRUE(batch.submit({makeRequest(Opcode::Read, segment, local.pointer(), second, 1000)}));
+    const auto limit = Clock::now() + test::kPatience;
+    while (control.count("cuMemcpyAsync") == copies && Clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    peer.must("unregister " + text(first));
+    EXPECT_FALSE(isTerminal(batch.task(0).s));
+    control.hold(false);
+    expectCompleted(batch.wait(), 1000);
+    peer.must("unregister " + text(second));
+    EXPECT_EQ(peer.ask("violations"), "ok ");
 }
 
 TEST_F(GpuProcess, AnExporterThatIsKilledFailsWhatRunsAndNothingIsLeft) {

@@ -94,6 +94,7 @@ TEST_F(GpuRdma, OnePieceOfVirtualMemoryIsReachedAsAnyOther) {
     registerAll(*a, local);
     registerRemote(remote);
     expectByRdma(local, 1, remote, 4097, kBytes);
+    EXPECT_EQ(move(Opcode::Read, local, 5, remote, 6, 100).gpu, "straight, by dma-buf");
     EXPECT_EQ(control.count("cuPointerSetAttribute"), 0u) << "it has no such attribute";
 }
 
@@ -207,6 +208,7 @@ TEST_F(GpuRdma, WhereNoDmabufIsToBeHadAPeerMemoryDriverLendsTheAddress) {
         EXPECT_EQ(soft->count("mr"), 4u);
         expectByRdma(local, 12345, remote, 1, 99999);
         expectByRdma(local, 0, remote, 0, 1);
+        EXPECT_EQ(move(Opcode::Write, local, 5, remote, 6, 100).gpu, "straight, by its address (peer memory driver)");
         EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
         EXPECT_TRUE(b->unregisterLocalMemory(remote.pointer()));
         EXPECT_EQ(soft->count("mr"), 0u);

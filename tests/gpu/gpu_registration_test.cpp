@@ -146,6 +146,23 @@ TEST_F(GpuRegistration, ATransportThatCannotTakeARegisteredRegionIsNotInstalled)
         runBatch(*engine, {makeRequest(Opcode::Write, kLocalSegmentID, memory.pointer(), other.addr(), 4096)}), 4096);
 }
 
+/// The driver says of any address what is lost of the context that is current on the calling thread.
+TEST_F(GpuRegistration, ALostContextOfTheThreadKeepsNoMemoryOfTheHostOut) {
+    auto engine = startEngine(setup());
+    Memory host = make("host", 4096);
+    Memory other = make("host", 4096);
+    Memory memory = make("gpu0", 4096);
+    // Asked for its two ends.
+    control.fail("cuPointerGetAttributes", cuda::api::Result::IllegalAddress, 1);
+    registerAll(*engine, host);
+    control.fail("cuPointerGetAttributes", cuda::api::Result::IllegalAddress, 1, 1);
+    registerAll(*engine, other);
+    control.fail("cuPointerGetAttributes", cuda::api::Result::IllegalAddress, 1);
+    expectCode(engine->registerLocalMemory(memory.pointer(), memory.size()), Code::DeviceLost);
+    expectCompleted(
+        runBatch(*engine, {makeRequest(Opcode::Write, kLocalSegmentID, host.pointer(), other.addr(), 4096)}), 4096);
+}
+
 TEST_F(GpuRegistration, ALostGpuIsSaidToBeLostAndTheOtherWorks) {
     auto engine = startEngine(setup());
     Memory lost = make("gpu0", 4096);

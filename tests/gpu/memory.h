@@ -31,6 +31,9 @@ class Memory {
         } else if (kind_ == "pinned") {
             pinned_ = std::move(*gpus(0).allocateHost(bytes));
             addr_ = pinned_.get();
+        } else if (kind_ == "managed") {
+            managed_ = std::make_unique<Managed>(runtime.driver(), gpus(0), bytes);
+            addr_ = managed_->addr;
         } else if (kind_.rfind("gpu", 0) == 0) {
             device_ = std::move(*gpus(kind_.back() - '0').allocate(bytes));
             addr_ = device_.get();
@@ -49,7 +52,7 @@ class Memory {
     std::uint64_t addr(std::uint64_t offset = 0) const { return addr_ + offset; }
     void* pointer(std::uint64_t offset = 0) const { return reinterpret_cast<void*>(addr_ + offset); }
     std::uint64_t size() const { return bytes_; }
-    bool isOnGpu() const { return kind_ != "host" && kind_ != "pinned"; }
+    bool isOnGpu() const { return kind_ != "host" && kind_ != "pinned" && kind_ != "managed"; }
 
     void write(std::uint64_t offset, const Bytes& bytes) {
         if (isOnGpu())
@@ -64,6 +67,30 @@ class Memory {
     }
 
   private:
+    /// In whatever context is current, which any will do for.
+    struct Managed {
+        Managed(const cuda::CudaDriver& its_driver, device::Device& gpu, std::uint64_t bytes)
+            : driver(its_driver), keep(gpu.shared_from_this()) {
+            cuda::invoke(driver.calls().devicePrimaryCtxRetain, &context, 0);
+            const cuda::CurrentContext current(driver, context);
+            cuda::invoke(driver.calls().memAllocManaged, &addr, std::size_t{bytes}, cuda::api::kMemAttachGlobal);
+        }
+        ~Managed() {
+            {
+                const cuda::CurrentContext current(driver, context);
+                cuda::invoke(driver.calls().memFree, addr);
+            }
+            cuda::invoke(driver.calls().devicePrimaryCtxRelease, 0);
+        }
+        Managed(const Managed&) = delete;
+        Managed& operator=(const Managed&) = delete;
+
+        const cuda::CudaDriver& driver;
+        std::shared_ptr<device::Device> keep;
+        cuda::api::ContextHandle context = nullptr;
+        cuda::api::DevicePtr addr = 0;
+    };
+
     std::string kind_;
     std::uint64_t bytes_;
     fake_cuda::Control& control_;
@@ -72,6 +99,7 @@ class Memory {
     device::HostMemory pinned_;
     device::DeviceMemory device_;
     std::unique_ptr<cuda::testing::VirtualMemory> virtual_;
+    std::unique_ptr<Managed> managed_;
 };
 
 }  // namespace troupe::gpu::testing

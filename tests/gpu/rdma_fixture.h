@@ -83,6 +83,7 @@ class GpuRdmaTest : public GpuTest {
         for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
             const RouteExplanation way = move(opcode, local, local_at, remote, remote_at, bytes);
             EXPECT_EQ(way.transport, "rdma") << way.toString();
+            EXPECT_EQ(way.gpu.rfind("straight", 0) == 0, local.isOnGpu() || remote.isOnGpu()) << way.toString();
             EXPECT_TRUE(way.then.empty() && way.attempts.empty()) << way.toString();
         }
     }

@@ -214,8 +214,66 @@ TEST(RegionMap, WhatIsOfAGpuIsFoundAndBordersOfItAreRefused) {
         EXPECT_EQ(refused.status().code(), Code::InvalidArgument) << across.toString();
     }
     EXPECT_NE(map->deviceOf({0x13800, 0x1000}).status().message().find("memory of cuda:1"), std::string::npos);
-    ASSERT_TRUE(table.beginRemoval(0x11000));
-    EXPECT_EQ(table.regions().load()->devices(), 2u);
+}
+
+/// What was taken before may still be on its way. It must not be touched by a processor because nobody may begin anew.
+TEST(RegionMap, WorkThatWasTakenBeforeKnowsThatItsMemoryIsOfAGpuUntilItIsRemoved) {
+    for (const std::size_t together : {std::size_t{1}, std::size_t{1000}}) {
+        RegistrationTable table;
+        std::vector<std::uint64_t> ids;
+        const auto at = [](std::size_t index) { return (index + 1) * 0x1000; };
+        const auto add = [&](std::size_t index) {
+            Region made = region(at(index), 0x1000);
+            device::PlacedMemory place;
+            place.memory.device = 1;
+            place.memory.pieces.push_back({made.range, made.range, index + 1});
+            made.place = std::make_shared<const device::PlacedMemory>(std::move(place));
+            const auto reserved = table.reserve(made);
+            EXPECT_TRUE(reserved);
+            ids.push_back(reserved->id);
+        };
+        for (std::size_t index = 0; index < together; ++index) add(index);
+        table.commit(ids);
+        ASSERT_TRUE(table.beginRemoval(at(0)));
+        const auto isOfAGpu = [&] {
+            const auto map = table.regions().load();
+            const auto found = map->deviceOf({at(0) + 5, 10});
+            EXPECT_TRUE(found);
+            return map->devices() == together && found && *found != nullptr && map->findTaken(at(0)) == *found;
+        };
+        const auto isHidden = [&] {
+            const auto map = table.regions().load();
+            return coverage(table, at(0), 1) == Code::AddressNotRegistered && map->find(at(0)) == nullptr &&
+                   map->size() == together - 1 && map->all().size() == together - 1;
+        };
+        EXPECT_TRUE(isOfAGpu());
+        EXPECT_TRUE(isHidden());
+        // A version that is made anew as a whole keeps it.
+        const std::size_t before = ids.size();
+        for (std::size_t index = 2000; index < 2200; ++index) add(index);
+        const std::vector<std::uint64_t> more(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end());
+        table.commit(more);
+        EXPECT_EQ(table.regions().load()->devices(), together + 200);
+        EXPECT_EQ(coverage(table, at(0), 1), Code::AddressNotRegistered);
+        for (std::size_t index = 2000; index < 2200; ++index) {
+            ASSERT_TRUE(table.beginRemoval(at(index)));
+            table.remove(ids[before + index - 2000]);
+        }
+        EXPECT_TRUE(isOfAGpu());
+        EXPECT_TRUE(isHidden());
+        table.cancelRemoval(ids[0]);
+        EXPECT_EQ(coverage(table, at(0), 0x1000), Code::Ok);
+        EXPECT_EQ(table.regions().load()->size(), together);
+        EXPECT_EQ(table.regions().load()->devices(), together);
+        ASSERT_TRUE(table.beginRemoval(at(0)));
+        table.hold(ids[0]);
+        EXPECT_TRUE(isOfAGpu());
+        ASSERT_TRUE(table.beginRemoval(at(0)));
+        table.remove(ids[0]);
+        EXPECT_EQ(table.regions().load()->devices(), together - 1);
+        EXPECT_EQ(table.regions().load()->size(), together - 1);
+        EXPECT_EQ(table.regions().load()->findTaken(at(0)), nullptr);
+    }
 }
 
 TEST(RegionMap, ErrorsNameTheRangeAndTheFirstBadAddress) {

@@ -1,12 +1,15 @@
 // What only a GPU can tell: whether its driver does what this backend takes for granted, whether bytes come out right
-// by each of its ways, and how fast those are beside the driver's own copies in the same run.
+// by each of its ways, from single copies to whole engines in two processes, and how fast those are beside the driver's
+// own copies in the same run.
 //
-//   troupe_gpu_check [--bytes N] [--json FILE] [--device N]
+//   troupe_gpu_check [--bytes N] [--json FILE] [--device N] [--seconds N]
 //
-// Runs on the driver of tests/fake_cuda, too (TROUPE_CUDA_DRIVER=...), where its speeds mean nothing. Exit status 1: a
+// After --seconds (240) nothing new is measured, and the run has failed.
+//
+// Runs on the driver of tests/fake_cuda, too (TROUPE_GPU_DRIVER=...), where its speeds mean nothing. Exit status 1: a
 // check failed.
 
-#include "cuda_backend/gpu_check.h"
+#include "bench/gpu_check.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -17,6 +20,7 @@
 #include <iostream>
 
 #include "base/clock.h"
+#include "base/config.h"
 
 namespace troupe::cuda::check {
 
@@ -53,6 +57,7 @@ std::vector<std::uint8_t> Bench::get(std::uint64_t from, std::uint64_t bytes) {
 double Bench::rate(std::uint64_t bytes, const std::function<void()>& work) {
     std::vector<double> rates;
     for (int round = 0; round < 6; ++round) {
+        must(Clock::now() < until_, "the time of this run (--seconds) is over");
         const TimePoint start = Clock::now();
         work();
         const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -62,9 +67,29 @@ double Bench::rate(std::uint64_t bytes, const std::function<void()>& work) {
     return rates[rates.size() / 2];
 }
 
-void Bench::row(nlohmann::json& report, const std::string& name, double gigabytes, double roof) {
-    fmt::print("  {:<44} {:>9.2f} GB/s  {:>6.2f} of {:.2f}\n", name, gigabytes, gigabytes / roof, roof);
-    report.push_back({{"name", name}, {"gbps", gigabytes}, {"roof", roof}, {"ratio", gigabytes / roof}});
+void Bench::row(nlohmann::json& report, const std::string& name, double gigabytes, double roof, double target) {
+    const double ratio = gigabytes / roof;
+    fmt::print("  {:<44} {:>9.2f} GB/s\n", name, gigabytes);
+    report.push_back({{"name", name},
+                      {"gbps", gigabytes},
+                      {"roof", roof},
+                      {"ratio", ratio},
+                      {"target", target == 0 ? nlohmann::json() : nlohmann::json(target)},
+                      {"met", target == 0 ? nlohmann::json() : nlohmann::json(ratio >= target)}});
+    rows_.push_back({name, gigabytes, roof, target});
+}
+
+void Bench::printTable() const {
+    fmt::print("\n{:<44} {:>9} {:>9} {:>6} {:>7} {}\n", "", "GB/s", "roof", "ratio", "target", "met");
+    for (const Row& row : rows_) {
+        const double ratio = row.gigabytes / row.roof;
+        const bool has_target = row.target != 0;
+        fmt::print("{:<44} {:>9.2f} {:>9.2f} {:>6.2f} {:>7} {}\n", row.name, row.gigabytes, row.roof, ratio,
+                   has_target ? fmt::format("{:.2f}", row.target) : "",
+                   !has_target           ? ""
+                   : ratio >= row.target ? "yes"
+                                         : "NO");
+    }
 }
 
 void Bench::fact(nlohmann::json& report, const char* name, const std::function<Status()>& check) {
@@ -231,6 +256,7 @@ namespace {
 int run(const Arguments& arguments) {
     Bench bench(arguments);
     if (arguments.child >= 0) return bench.serveChild();
+    if (arguments.peer >= 0) return bench.servePeer();
     const DeviceInfo& info = bench.info();
     fmt::print("{}, {}, compute capability {}.{}, driver API {}\n", info.name, info.location, info.major, info.minor,
                bench.version());
@@ -240,8 +266,9 @@ int run(const Arguments& arguments) {
                              {"bytes", arguments.bytes}};
     bool failed = false;
     const std::pair<const char*, void (Bench::*)(nlohmann::json&)> sections[] = {
-        {"facts", &Bench::facts},     {"copies", &Bench::copies},   {"ipc", &Bench::otherProcess},
-        {"staging", &Bench::staging}, {"packing", &Bench::packing}, {"pages", &Bench::pages}};
+        {"facts", &Bench::facts},         {"copies", &Bench::copies},          {"ipc", &Bench::otherProcess},
+        {"staging", &Bench::staging},     {"packing", &Bench::packing},        {"pages", &Bench::pages},
+        {"engine", &Bench::engineWithin}, {"engine_ipc", &Bench::engineByIpc}, {"engine_tcp", &Bench::engineByTcp}};
     for (const auto& [name, section] : sections) {
         fmt::print("{}\n", name);
         report[name] = nlohmann::json::array();
@@ -254,12 +281,16 @@ int run(const Arguments& arguments) {
         }
     }
     report["passed"] = !failed;
+    bench.printTable();
     if (!arguments.json.empty()) std::ofstream(arguments.json) << report.dump(2) << '\n';
     return failed ? 1 : 0;
 }
 
 Arguments parse(int argc, char** argv) {
     Arguments arguments;
+    ConfigLoader settings;
+    must(settings.loadEnvironment(environ));
+    arguments.config = settings.config();
     for (int index = 1; index < argc; index += 2) {
         const std::string name = argv[index];
         must(index + 1 < argc, "an option without a value");
@@ -270,10 +301,16 @@ Arguments parse(int argc, char** argv) {
             arguments.json = value;
         else if (name == "--device")
             arguments.device = std::atoi(value);
+        else if (name == "--seconds")
+            arguments.limit = std::chrono::seconds(std::atoi(value));
         else if (name == "--child")
             arguments.child = std::atoi(value);
+        else if (name == "--peer")
+            arguments.peer = std::atoi(value);
+        else if (name == "--host")
+            arguments.host = value[0] == '1';
         else
-            throw Failed("usage: troupe_gpu_check [--bytes N] [--json FILE] [--device N]");
+            throw Failed("usage: troupe_gpu_check [--bytes N] [--json FILE] [--device N] [--seconds N]");
     }
     return arguments;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -12,7 +13,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
+#include "base/config.h"
 #include "cuda_backend/cuda_runtime.h"
+#include "engine/transfer_engine.h"
 #include "transports/staged_copy.h"
 
 /// What the files of troupe_gpu_check have in common; gpu_check.cpp says what it is.
@@ -23,8 +27,12 @@ using namespace device;
 struct Arguments {
     std::uint64_t bytes = 256u << 20;  ///< Of the buffers that are copied.
     std::string json;
+    Config config;  ///< What the environment says, for engines; and which driver.
     int device = 0;
-    int child = -1;  ///< Descriptor that the other process is told by; -1: this is the first.
+    std::chrono::seconds limit{240};  ///< No section goes on for longer than that after the start of all.
+    int child = -1;                   ///< Descriptor that the other process is told by; -1: this is the first.
+    int peer = -1;                    ///< The same of one with an engine.
+    bool host = false;                ///< Of an engine: other processes of the host by other ways than TCP.
 };
 
 /// A check fails once, with its reason, and ends its section.
@@ -64,11 +72,12 @@ class Bench {
   public:
     explicit Bench(const Arguments& arguments)
         : arguments_(arguments),
-          runtime_(must(CudaRuntime::create({}))),
+          runtime_(must(CudaRuntime::create({arguments.config.gpu_driver, false}))),
           gpu_(must(runtime_->open(arguments.device))),
           stream_(must(gpu_->makeStream())),
-          out_(must(StagingRing::create(gpu_, {1u << 20, 8, gpu_->info().numa_node}))),
-          in_(must(StagingRing::create(gpu_, {1u << 20, 8, gpu_->info().numa_node}))) {}
+          out_(must(StagingRing::create(gpu_, ringOptions()))),
+          in_(must(StagingRing::create(gpu_, ringOptions()))),
+          until_(Clock::now() + arguments.limit) {}
 
     const DeviceInfo& info() const { return gpu_->info(); }
     int version() const { return runtime_->driver().version(); }
@@ -79,14 +88,35 @@ class Bench {
     void packing(nlohmann::json& report);
     void pages(nlohmann::json& report);
     void otherProcess(nlohmann::json& report);
+    void engineWithin(nlohmann::json& report);
+    void engineByIpc(nlohmann::json& report);
+    void engineByTcp(nlohmann::json& report);
     int serveChild();
+    int servePeer();
+    /// All rows, with what each is to reach.
+    void printTable() const;
 
   private:
+    class EnginePeer;
+    struct Row {
+        std::string name;
+        double gigabytes;
+        double roof;
+        double target;  ///< Of the roof; 0: none.
+    };
+
+    /// Those of an engine.
+    StagingOptions ringOptions() const {
+        return {arguments_.config.gpu_staging_chunk_bytes, arguments_.config.gpu_staging_chunks,
+                gpu_->info().numa_node};
+    }
+    double copyRoof(std::uint64_t to, std::uint64_t from, std::uint64_t bytes);
+    void ordering(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote);
     void put(std::uint64_t to, const std::vector<std::uint8_t>& bytes);
     std::vector<std::uint8_t> get(std::uint64_t from, std::uint64_t bytes);
     void fact(nlohmann::json& report, const char* name, const std::function<Status()>& check);
     double rate(std::uint64_t bytes, const std::function<void()>& work);
-    void row(nlohmann::json& report, const std::string& name, double gigabytes, double roof);
+    void row(nlohmann::json& report, const std::string& name, double gigabytes, double roof, double target = 0);
     void packPages(nlohmann::json& report, const PageMover& mover, std::uint64_t page_bytes, std::uint64_t pages,
                    std::uint64_t packed, double roof);
     void stagePages(nlohmann::json& report, StagingRing& ring, const std::string& by, std::uint64_t page_bytes,
@@ -100,6 +130,8 @@ class Bench {
     DeviceStream stream_;
     std::unique_ptr<StagingRing> out_;
     std::unique_ptr<StagingRing> in_;
+    TimePoint until_;
+    std::vector<Row> rows_;
 };
 
 }  // namespace troupe::cuda::check
