@@ -139,6 +139,19 @@ bool Batch::pin(std::uint32_t generation) {
     }
 }
 
+/// The loop may be driven by a thread that holds a pin on this very batch, and for which a free waits (a caller that
+/// waits for the batch, or cancels it): to wait for that free here would be for ever.
+bool Batch::pinForTracker(std::uint32_t generation) {
+    std::uint64_t gate = gate_.load(std::memory_order_acquire);
+    do {
+        if (gate >> 32 != generation || (gate & kFree) != 0) return false;
+        // A free does not pass a task that runs, and nobody but this tracker ends one: so that free will be refused,
+        // or go on when this pin has left again. A cancel is not lost to a free that is refused in the same moment.
+        if ((gate & kFreeing) != 0 && done()) return false;
+    } while (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire));
+    return true;
+}
+
 void Batch::unpin() { gate_.fetch_sub(1, std::memory_order_release); }
 
 std::int64_t Batch::claim(std::uint32_t count) {
@@ -315,19 +328,25 @@ Result<BatchID> BatchTable::allocate(std::uint32_t capacity, std::uint32_t track
     return id;
 }
 
-BatchTable::Pinned BatchTable::find(BatchID id) const {
+Batch* BatchTable::slotOf(BatchID id) const {
     const auto index = static_cast<std::uint32_t>(id);
-    const auto generation = static_cast<std::uint32_t>(id >> 32);
-    if (generation == 0 || index >= max_batches_) return Pinned(nullptr);
-    Batch* batch = slot(index);
-    if (batch == nullptr || !batch->pin(generation)) return Pinned(nullptr);
-    return Pinned(batch);
+    return id >> 32 != 0 && index < max_batches_ ? slot(index) : nullptr;
+}
+
+BatchTable::Pinned BatchTable::find(BatchID id) const {
+    Batch* batch = slotOf(id);
+    return Pinned(batch != nullptr && batch->pin(static_cast<std::uint32_t>(id >> 32)) ? batch : nullptr);
+}
+
+BatchTable::Pinned BatchTable::findForTracker(BatchID id) const {
+    Batch* batch = slotOf(id);
+    return Pinned(batch != nullptr && batch->pinForTracker(static_cast<std::uint32_t>(id >> 32)) ? batch : nullptr);
 }
 
 Status BatchTable::free(BatchID id) {
     const auto index = static_cast<std::uint32_t>(id);
     const std::uint64_t generation = id >> 32;
-    Batch* batch = generation != 0 && index < max_batches_ ? slot(index) : nullptr;
+    Batch* batch = slotOf(id);
     const auto stale = [id] {
         return Status(Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated");
     };

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -133,6 +134,38 @@ TEST(BatchTable, AFreeAfterEveryTaskWasSeenAsTerminalIsNotBusy) {
         EXPECT_TRUE(table.free(id));
         tracker.join();
     }
+}
+
+TEST(BatchTable, ItsTrackerWaitsForNoFree) {
+    BatchTable table(1);
+    const BatchID id = *table.allocate(1, 0);
+    EXPECT_TRUE(table.findForTracker(id));
+    auto pinned = std::make_optional(table.find(id));
+    std::thread freer([&] { EXPECT_TRUE(table.free(id)); });
+    // The free waits for the pin, and the tracker, which would wait for the free, is told that there is nothing to do.
+    while (table.findForTracker(id)) std::this_thread::yield();
+    EXPECT_FALSE(table.findForTracker(id));
+    pinned.reset();
+    freer.join();
+    EXPECT_FALSE(table.findForTracker(id));
+}
+
+TEST(BatchTable, ItsTrackerFindsABatchWithWorkWhileAFreeDecides) {
+    BatchTable table(1);
+    const BatchID id = *table.allocate(1, 0);
+    auto pinned = std::make_optional(table.find(id));
+    startTasks(**pinned, 1);
+    finishOne(**pinned, 0, TransferStatusEnum::COMPLETED);
+    Status freed;
+    std::thread freer([&] { freed = table.free(id); });
+    while (table.findForTracker(id)) std::this_thread::yield();
+    // A task that is shown as terminal and not counted: the free stands and decides for as long as that may last.
+    (*pinned)->start(1);
+    EXPECT_TRUE(table.findForTracker(id)) << "what was to be ended would be lost";
+    (*pinned)->finished(1);
+    pinned.reset();
+    freer.join();
+    EXPECT_TRUE(freed || freed.code() == Code::BatchBusy) << freed.toString();
 }
 
 TEST(BatchTable, WithoutMemoryNothingThrowsAndNoSlotIsLost) {
