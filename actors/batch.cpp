@@ -156,8 +156,14 @@ void Batch::unpin() { gate_.fetch_sub(1, std::memory_order_release); }
 
 std::int64_t Batch::claim(std::uint32_t count) {
     std::uint32_t first = claimed_.load(std::memory_order_relaxed);
+    if (count > capacity_ - first) return -1;
+    // Before they can be seen: who waits for what is claimed must not find that nothing runs.
+    outstanding_.fetch_add(count, std::memory_order_acq_rel);
     do {
-        if (count > capacity_ - first) return -1;
+        if (count <= capacity_ - first) continue;
+        // Another thread has claimed meanwhile. Who came to wait for these is woken.
+        finished(count);
+        return -1;
     } while (!claimed_.compare_exchange_weak(first, first + count, std::memory_order_acq_rel));
     return first;
 }
@@ -188,7 +194,7 @@ TransferStatus Batch::summary() const {
         result.transferred_bytes += t.transferred.load(std::memory_order_relaxed);
         const auto s = t.status(std::memory_order_acquire);
         if (!isTerminal(s)) {
-            // Another thread has claimed it and not started it yet.
+            // Claimed by another thread since the look above.
             result.s = TransferStatusEnum::PENDING;
             return result;
         }

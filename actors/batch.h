@@ -90,10 +90,9 @@ class Batch {
     bool pin(std::uint32_t generation);
     void unpin();
 
-    /// Claims `count` consecutive tasks for the caller to fill in; -1 when they do not fit.
+    /// Claims `count` consecutive tasks for the caller to fill in, and to tell the tracker of; -1 when they do not fit.
+    /// They count as running from here on.
     std::int64_t claim(std::uint32_t count);
-    /// The claimed tasks count as running from here on. Call before the tracker hears of them.
-    void start(std::uint32_t count) { outstanding_.fetch_add(count, std::memory_order_acq_rel); }
 
     std::uint32_t capacity() const { return capacity_; }
     std::uint32_t claimed() const { return claimed_.load(std::memory_order_acquire); }

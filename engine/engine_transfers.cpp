@@ -167,7 +167,6 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     const Config& settings = core.settings();
     const TimePoint now = Clock::now();
     const TimePoint deadline = settings.transfer_timeout.count() == 0 ? kForever : now + settings.transfer_timeout;
-    batch->start(count);
     for (std::uint32_t i = 0; i < count; ++i)
         fillTask(batch->task(static_cast<std::uint32_t>(first) + i), requests[i], settings, deadline);
     for (auto& [index, of_task] : events)
@@ -211,15 +210,29 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     if (!batch) return staleBatch(id);
     Loop& loop = *core.data_loops[batch->tracker()];
     loop.noteWait();
-    if (batch->done()) return batch->summary();
-    if (const Status may = core.mayWait(); !may) return may;
-    if (loop.driveUntil([&] { return batch->done(); }, timeout) == Loop::Drive::Busy) {
-        loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
-        loop.wakeFromStandby();
-        batch->sleepUntilDone(saturatedAdd(Clock::now(), timeout));
-        loop.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    TransferStatus status;
+    if (batch->done()) {
+        status = batch->summary();
+        if (status.s != TransferStatusEnum::PENDING) return status;
     }
-    return batch->summary();
+    if (const Status may = core.mayWait(); !may) return may;
+    const bool bounded = timeout != std::chrono::microseconds::max();
+    const TimePoint deadline = bounded ? saturatedAdd(Clock::now(), timeout) : kForever;
+    for (;;) {
+        auto drive = loop.driveUntil([&] { return batch->done(); }, timeout);
+        if (drive == Loop::Drive::Busy) {
+            loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
+            loop.wakeFromStandby();
+            drive = batch->sleepUntilDone(deadline) ? Loop::Drive::Done : Loop::Drive::TimedOut;
+            loop.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+        }
+        status = batch->summary();
+        if (status.s != TransferStatusEnum::PENDING || drive == Loop::Drive::TimedOut) return status;
+        // It was done, and another thread has submitted since: that is waited for, too, for the rest of the time.
+        if (!bounded) continue;
+        timeout = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
+        if (timeout <= timeout.zero()) return status;
+    }
 }
 
 Status TransferEngine::cancelTransfer(BatchID batch) { return cancel(batch, EndTasks::kAllTasks); }
