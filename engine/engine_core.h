@@ -36,11 +36,13 @@ namespace troupe {
 /// call that runs beside freeEngine never meets freed memory.
 class EngineCore {
   public:
-    enum class Life { New, Starting, Running, Ended };
+    enum class Life { New, Running, Ended };
 
     explicit EngineCore(EngineOptions engine_options);
     ~EngineCore();
 
+    /// What init makes is there, for any thread to read, if init was called at all. Until then init may be writing it.
+    bool begun() const { return life.load(std::memory_order_acquire) != Life::New; }
     /// NotInitialised unless the engine runs; Internal after a defect ended its data plane.
     Status usable() const;
 

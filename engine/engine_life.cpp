@@ -164,10 +164,11 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.listener = std::move(*listener);
     const Status started = callInOwnThread([&] { return start(std::move(*store)); });
     if (!started) {
-        // Nothing is registered that anybody could hold.
-        static_cast<void>(stop());
+        // It may have been usable for a moment; what others submit from here on would be ended by nobody.
         core.init_failed = started;
         core.life.store(EngineCore::Life::Ended);
+        // Nothing is registered that anybody could hold.
+        static_cast<void>(stop());
     }
     return started;
 }
@@ -245,7 +246,8 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
 
 Status TransferEngine::freeEngine() {
     EngineCore& core = *core_;
-    if (core.onAnyTurn())
+    // Before init has made them, which it may be doing, nobody is on their turn.
+    if (core.begun() && core.onAnyTurn())
         return Status(Code::InvalidArgument, "freeEngine on a loop of the engine would wait for itself");
     const std::lock_guard lock(core.life_mutex);
     // What is still in foreign hands stays so when it is asked again: there is nobody left to look.
@@ -292,17 +294,15 @@ Status TransferEngine::stop() {
 
 Quarantined TransferEngine::quarantine() const { return core_->quarantine.list(); }
 
-std::string TransferEngine::localSegmentName() const { return core_->local.name; }
+std::string TransferEngine::localSegmentName() const { return core_->begun() ? core_->local.name : std::string(); }
 
-Incarnation TransferEngine::incarnation() const { return core_->incarnation; }
+Incarnation TransferEngine::incarnation() const { return core_->begun() ? core_->incarnation : Incarnation(); }
 
 AuthCounts TransferEngine::authCounts() const {
-    const auto life = core_->life.load(std::memory_order_acquire);
-    const bool known = life == EngineCore::Life::Running || life == EngineCore::Life::Ended;
-    return known && core_->auth ? core_->auth->counts() : AuthCounts{};
+    return core_->begun() && core_->auth ? core_->auth->counts() : AuthCounts{};
 }
 
-ActorApi* TransferEngine::actorApi() { return core_->actor_api.get(); }
+ActorApi* TransferEngine::actorApi() { return core_->begun() ? core_->actor_api.get() : nullptr; }
 
 Result<FaultInjector*> TransferEngine::faults() {
     if (core_->faults) return core_->faults.get();

@@ -115,7 +115,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
 
 PriorityMatrix TransferEngine::getLocalTopology() const {
     // init has read it; before, this is what it would find.
-    if (core_->life.load(std::memory_order_acquire) != EngineCore::Life::New) return core_->local.matrix;
+    if (core_->begun()) return core_->local.matrix;
     auto found = localMatrix(core_->settings(), discoverMachine());
     if (found) return std::move(found->matrix);
     core_->options.log->warn("getLocalTopology: {}", found.status().message());

@@ -84,8 +84,9 @@ class TransferEngine {
     /// the engine did not answer in time, so who still touches registered memory is not known.
     Status freeEngine();
 
-    /// The name that peers open: with p2p "host:port".
+    /// The name that peers open: with p2p "host:port". Empty before init.
     std::string localSegmentName() const;
+    /// Of this start of the engine. Null before init.
     Incarnation incarnation() const;
     /// How many connections were proven and refused by the cluster key so far (docs/security.md). Zeros before init.
     AuthCounts authCounts() const;

@@ -255,6 +255,95 @@ TEST(Life, CallsThatWaitAreRefusedOnALoopOfAnotherEngine) {
     EXPECT_TRUE(other->unregisterLocalMemory(memory.data()));
 }
 
+/// Publishes nothing, and says what its engine is when it is taken down with it.
+class RefusingStore final : public InprocStore {
+  public:
+    RefusingStore(std::shared_ptr<InprocDirectory> directory, std::function<void()> at_end)
+        : InprocStore(std::move(directory)), at_end_(std::move(at_end)) {}
+    ~RefusingStore() override { at_end_(); }
+    void publish(const SegmentDesc&, Duration, DoneCallback done) override {
+        done(Status(Code::AccessDenied, "told to refuse"));
+    }
+
+  private:
+    std::function<void()> at_end_;
+};
+
+TEST(Life, AFailedInitIsOverForEveryThreadBeforeItIsTakenDown) {
+    TransferEngine* engine = nullptr;
+    Status during;
+    EngineOptions options;
+    options.config = EngineSetup().config;
+    options.log = makeSilentLogger();
+    options.inproc_store = [&] {
+        return std::make_unique<RefusingStore>(std::make_shared<InprocDirectory>(),
+                                               [&] { during = engine->allocateBatchID(1).status(); });
+    };
+    TransferEngine failing(std::move(options));
+    engine = &failing;
+    const Status refused = failing.init("inproc://", "failing", "127.0.0.1");
+    expectCode(refused, Code::AccessDenied);
+    expectCode(during, Code::NotInitialised);
+    EXPECT_THAT(during.message(), HasSubstr("told to refuse"));
+}
+
+TEST(Life, AThreadThatWaitsForAFailingInitToBeUsableIsNotLeftBehind) {
+    for (int round = 0; round < 20; ++round) {
+        EngineOptions options;
+        options.config = EngineSetup().config;
+        options.log = makeSilentLogger();
+        options.inproc_store = [] {
+            return std::make_unique<RefusingStore>(std::make_shared<InprocDirectory>(), [] {});
+        };
+        TransferEngine failing(std::move(options));
+        std::atomic<bool> over{false};
+        std::promise<void> ended;
+        std::thread user([&] {
+            while (!over) {
+                const auto batch = failing.allocateBatchID(1);
+                if (!batch) continue;
+                TransferRequest nothing;
+                nothing.target_id = kLocalSegmentID;
+                if (failing.submitTransfer(*batch, {nothing})) static_cast<void>(failing.waitTransfer(*batch));
+            }
+            ended.set_value();
+        });
+        EXPECT_FALSE(failing.init("inproc://", "failing", "127.0.0.1"));
+        over = true;
+        expectEnds(user, ended.get_future());
+    }
+}
+
+TEST(Life, WhatMayBeAskedAtAnyTimeMayBeAskedBesideInit) {
+    for (int round = 0; round < 20; ++round) {
+        EngineOptions options;
+        options.log = makeSilentLogger();
+        options.config.data_loops = 4;
+        TransferEngine engine(std::move(options));
+        std::atomic<bool> over{false};
+        std::thread asker([&] {
+            while (!over) {
+                const std::string name = engine.localSegmentName();
+                EXPECT_TRUE(name.empty() || name.rfind("127.0.0.1:", 0) == 0) << name;
+                // Its name is known before, and so is whatever comes with it.
+                const bool begun = !name.empty();
+                EXPECT_TRUE(!begun || engine.actorApi() != nullptr);
+                EXPECT_TRUE(!begun || !engine.incarnation().isNull());
+                static_cast<void>(engine.authCounts());
+                static_cast<void>(engine.quarantine());
+                static_cast<void>(engine.getTransport("tcp"));
+            }
+        });
+        std::thread ender;
+        if (round % 2 == 1) ender = std::thread([&] { EXPECT_TRUE(engine.freeEngine()); });
+        const Status begun = engine.init("p2p", "", "127.0.0.1");
+        EXPECT_TRUE(begun || (round % 2 == 1 && begun.code() == Code::AlreadyExists)) << begun.toString();
+        over = true;
+        asker.join();
+        if (ender.joinable()) ender.join();
+    }
+}
+
 TEST(Life, InitTwiceIsAnError) {
     const auto engine = startEngine();
     const std::string name = engine->localSegmentName();
