@@ -263,17 +263,22 @@ Status TransferEngine::stop() {
     while (core.submitting.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
     // A blocking call that the actor API has under way ends with the transfers it waits for, so they come first.
     if (core.supervisor) caf::anon_send(core.supervisor, Shutdown{Clock::now() + kDrainBound});
-    if (core.actor_api) core.actor_api->end();
+    if (core.actor_api) core.actor_api->endCalls();
+    Status unknown;
     if (core.supervisor) {
         auto ended = core.actors_ended->get_future();
         if (ended.wait_for(kDrainBound + kActorsEndBound) == std::future_status::ready) {
             held = ended.get();
             if (!held) held = Status(held.code(), "the engine has ended, but " + held.message());
         } else {
-            held = Status(Code::Internal, "the actors of the engine did not end in time; what they did is not known");
+            unknown =
+                Status(Code::Internal, "the actors of the engine did not end in time; what they did is not known");
+            held = unknown;
             core.options.log->critical("freeEngine: {}", held.message());
         }
     }
+    // The Nics are gone by now, and so nothing moves the bytes of what the actor is still to answer.
+    if (core.actor_api) core.actor_api->end(unknown);
     // The Nics have ended, so this is what even that did not prove.
     if (const Status left = core.quarantine.heldIn({0, UINT64_MAX}, Clock::now()); !left && held)
         held = Status(left.code(), "the engine has ended, but what follows is not proven: " + left.message());
