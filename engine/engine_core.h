@@ -99,6 +99,7 @@ class EngineCore {
     // For those that only look, on any thread. Held for a moment, by who changes the list inside the other.
     mutable std::mutex transports_list_mutex;
     std::vector<InstalledHere> transports;
+    std::uint32_t installations = 0;  ///< Tried so far; guarded by transports_mutex.
 
     /// Memory of allocateLocalMemory by address. It lives until it is freed or the engine is destroyed.
     std::mutex allocations_mutex;

@@ -63,7 +63,8 @@ Result<Transport*> TransferEngine::installTransport(const std::string& given, vo
                                    core.device_memory.exporter(),
                                    core.faults.get(),
                                    announcer(core.directory),
-                                   core.staging};
+                                   core.staging,
+                                   ++core.installations};
     if (const Status installed = transport->install(context); !installed)
         return installed.withContext("transport '" + proto + "'");
 
