@@ -349,18 +349,19 @@ BatchTable::Pinned BatchTable::findForTracker(BatchID id) const {
     return Pinned(batch != nullptr && batch->pinForTracker(static_cast<std::uint32_t>(id >> 32)) ? batch : nullptr);
 }
 
+Status BatchTable::stale(BatchID id) {
+    return {Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated"};
+}
+
 Status BatchTable::free(BatchID id) {
     const auto index = static_cast<std::uint32_t>(id);
     const std::uint64_t generation = id >> 32;
     Batch* batch = slotOf(id);
-    const auto stale = [id] {
-        return Status(Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated");
-    };
-    if (batch == nullptr) return stale();
+    if (batch == nullptr) return stale(id);
     std::uint64_t gate = batch->gate_.load(std::memory_order_acquire);
     do {
         // Being freed by another thread: that one decides, this one is a double free.
-        if (gate >> 32 != generation || (gate & (Batch::kFreeing | Batch::kFree)) != 0) return stale();
+        if (gate >> 32 != generation || (gate & (Batch::kFreeing | Batch::kFree)) != 0) return stale(id);
     } while (!batch->gate_.compare_exchange_weak(gate, gate | Batch::kFreeing, std::memory_order_acq_rel));
 
     // Nobody can pin it now. Those who had are reading a status or in the middle of a submit: short, or (a waiter)

@@ -189,6 +189,9 @@ class BatchTable {
     /// For the batch's own tracker, on its loop's turn: see Batch::pinForTracker.
     Pinned findForTracker(BatchID id) const;
 
+    /// What to say of a batch that is not found.
+    static Status stale(BatchID id);
+
     /// Ends every task that is not terminal as CANCELED with `cause`. For an engine whose trackers are gone.
     void endAll(const Status& cause);
     /// True while a task of any batch is not terminal.

@@ -47,7 +47,7 @@ void BatchTracker::handle(const EndTasks& end) {
 
 void BatchTracker::answer(const TellHistory& question) {
     const auto batch = batches_.findForTracker(question.batch);
-    if (!batch) return question.reply(Status(Code::StaleHandle, "the batch was freed"));
+    if (!batch) return question.reply(BatchTable::stale(question.batch));
     const Task& task = batch->task(question.task);
     // Before its SubmitTasks it is the submitter's; that message is on its way.
     const bool ours = task.tracked || isTerminal(task.status(std::memory_order_acquire));

@@ -8,14 +8,6 @@
 
 namespace troupe {
 
-namespace {
-
-Status closedSegment(SegmentID segment) {
-    return Status(Code::StaleHandle, "segment " + std::to_string(segment) + " was closed or never opened");
-}
-
-}  // namespace
-
 Result<SegmentID> TransferEngine::openSegment(const std::string& name) {
     EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
@@ -44,7 +36,7 @@ Result<std::shared_ptr<const SegmentDesc>> TransferEngine::getSegmentDescByID(Se
             SegmentDirectory::describe(core.local, *core.regions.regions().load(), transports));
     }
     const auto peer = core.segments.peer(segment);
-    if (!peer) return closedSegment(segment);
+    if (!peer) return SegmentBoard::closed(segment);
     return peer->desc;
 }
 
@@ -88,7 +80,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
     std::uint32_t tracker = 0;
     {
         const auto batch = core.batches->find(id);
-        if (!batch) return {Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated"};
+        if (!batch) return BatchTable::stale(id);
         if (index >= batch->claimed())
             return {Code::InvalidArgument, "batch " + std::to_string(id) + " has no task " + std::to_string(index)};
         const Task& task = batch->task(static_cast<std::uint32_t>(index));

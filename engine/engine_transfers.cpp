@@ -13,10 +13,6 @@ namespace troupe {
 
 namespace {
 
-Status staleBatch(BatchID batch) {
-    return Status(Code::StaleHandle, "batch " + std::to_string(batch) + " was freed or never allocated");
-}
-
 /// Checks one request against what the caller's thread can know. `regions` is the snapshot, `hint` the region that
 /// served the request before: neighbours usually share it.
 Status checkRequest(const TransferRequest& request, std::size_t index, const EngineCore& core, const RegionMap& regions,
@@ -24,14 +20,8 @@ Status checkRequest(const TransferRequest& request, std::size_t index, const Eng
     const auto fail = [index](Code code, const std::string& message) {
         return Status(code, "request " + std::to_string(index) + ": " + message);
     };
-    switch (core.segments.reach(request.target_id)) {
-        case SegmentBoard::Reach::Open: break;
-        case SegmentBoard::Reach::NoTransport:
-            return fail(Code::TransportMissing, core.segments.whyUnreached(request.target_id));
-        case SegmentBoard::Reach::Closed:
-            return fail(Code::StaleHandle,
-                        "segment " + std::to_string(request.target_id) + " was closed or never opened");
-    }
+    if (const Status reached = core.segments.check(request.target_id); !reached)
+        return fail(reached.code(), reached.message());
     if (request.opcode != Opcode::Read && request.opcode != Opcode::Write)
         return fail(Code::InvalidArgument, "opcode is neither READ nor WRITE");
     if (request.length == 0) return Status::ok();
@@ -131,7 +121,7 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     const CountedIn counted(core.submitting);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     const auto& regions = core.regions.regions();
     const std::uint64_t version = regions.version();
     const auto snapshot = regions.load();
@@ -181,7 +171,7 @@ Result<TransferStatus> TransferEngine::getTransferStatus(BatchID id, std::size_t
     const EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     if (task >= batch->claimed())
         return Status(Code::InvalidArgument,
                       "batch " + std::to_string(id) + " has " + std::to_string(batch->claimed()) +
@@ -196,7 +186,7 @@ Result<TransferStatus> TransferEngine::getBatchTransferStatus(BatchID id) const 
     const EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     Loop& loop = *core.data_loops[batch->tracker()];
     loop.noteWait();
     if (!batch->done()) loop.help();
@@ -207,7 +197,7 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     const EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     Loop& loop = *core.data_loops[batch->tracker()];
     loop.noteWait();
     TransferStatus status;
@@ -249,7 +239,7 @@ Status TransferEngine::cancel(BatchID id, std::uint32_t task) {
     const CountedIn counted(core.submitting);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     if (batch->done()) return Status::ok();
     core.data_loops[batch->tracker()]->deliver(Clock::now(),
                                                *caf::actor_cast<BatchTracker*>(core.trackers[batch->tracker()]),
