@@ -84,8 +84,13 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
         if (index >= batch->claimed())
             return {Code::InvalidArgument, "batch " + std::to_string(id) + " has no task " + std::to_string(index)};
         const Task& task = batch->task(static_cast<std::uint32_t>(index));
+        const TransferStatusEnum state = task.status(std::memory_order_acquire);
+        // Its submitter is writing it.
+        if (state == TransferStatusEnum::WAITING)
+            return {Code::InvalidArgument, "batch " + std::to_string(id) + ": task " + std::to_string(index) +
+                                               " is being submitted by another thread at this moment"};
         // The tracker's own field, until the task's end is published.
-        if (isTerminal(task.status(std::memory_order_acquire))) {
+        if (isTerminal(state)) {
             carriers = task.workers;
             history = task.history ? *task.history : TaskHistory();
         }
