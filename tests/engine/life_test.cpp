@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <string>
@@ -608,6 +609,71 @@ TEST(FreeEngine, WhileOtherThreadsCallEverything) {
     }
 }
 
+/// Calls that one thread makes over and over; `mine` is memory of its own.
+std::vector<std::function<void()>> rareCalls(EnginePair& pair, Buffer& mine) {
+    TransferEngine& engine = *pair.a;
+    const auto ignore = [](const auto&) {};
+    return {
+        [&, ignore] {
+            ignore(engine.installTransport("null"));
+            ignore(engine.uninstallTransport("null"));
+        },
+        [&, ignore] {
+            const auto batch = engine.allocateBatchID(2);
+            if (!batch) return;
+            ignore(engine.submitTransfer(*batch, {pair.request(Opcode::Read, 0, 0, 65536)}));
+            ignore(engine.explain(*batch, 0));
+            ignore(engine.cancelTransfer(*batch));
+            ignore(engine.cancelTransfer(*batch, 0));
+            ignore(engine.getBatchTransferStatus(*batch));
+            ignore(engine.waitTransfer(*batch, kPatience));
+            ignore(engine.freeBatchID(*batch));
+        },
+        [&, ignore] {
+            const auto segment = engine.openSegment(pair.b->localSegmentName());
+            if (!segment) return;
+            ignore(engine.explainSegment(*segment));
+            ignore(engine.getSegmentDescByID(*segment));
+            ignore(engine.closeSegment(*segment));
+        },
+        [&, ignore] {
+            ignore(engine.registerLocalMemoryBatch({{mine.data(), 4096}, {mine.data() + 8192, 4096}}));
+            ignore(engine.unregisterLocalMemoryBatch({mine.data(), mine.data() + 8192}));
+        },
+        [&, ignore] {
+            const auto memory = engine.allocateLocalMemory(8192);
+            if (memory) ignore(engine.freeLocalMemory(*memory));
+        },
+        [&, ignore] {
+            ignore(engine.init("p2p", ""));
+            ignore(engine.updateLocalSegmentDesc());
+            ignore(engine.quarantine());
+            ignore(engine.authCounts());
+            ignore(engine.getLocalTopology());
+            ignore(engine.getTransport("tcp"));
+            ignore(engine.localSegmentName());
+            ignore(engine.actorApi());
+        },
+    };
+}
+
+TEST(FreeEngine, WhileOtherThreadsCallWhatIsCalledRarely) {
+    for (int round = 0; round < 5; ++round) {
+        EnginePair pair;
+        Buffer mine(16384);
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> callers;
+        for (auto& call : rareCalls(pair, mine))
+            callers.emplace_back([&stop, call] {
+                while (!stop) call();
+            });
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        EXPECT_TRUE(pair.a->freeEngine());
+        stop = true;
+        for (auto& caller : callers) caller.join();
+    }
+}
+
 TEST(FreeEngine, OfTheOwnerFailsThePeersTransfersWithACause) {
     EnginePair pair({}, 64u << 20);
     BatchHolder batch(*pair.a, 8);
@@ -715,6 +781,33 @@ TEST(Guest, AProgramStartedBesideAnEngineGetsNoneOfItsDescriptors) {
         EXPECT_GT(entriesOf("/proc/self/fd"), own + 10) << "or there is nothing to inherit";
         EXPECT_EQ(descriptorsOfAProgram(), before);
     }
+}
+
+TEST(Guest, HasNoThreadForAConnection) {
+    constexpr int kPeers = 50;
+    EngineSetup setup;
+    const auto engine = startEngine(setup);
+    Buffer memory(4096);
+    ASSERT_TRUE(engine->registerLocalMemory(memory.data(), memory.size()));
+    std::vector<std::unique_ptr<TransferEngine>> peers;
+    Buffer remote(4096);
+    const auto use = [&](const TransferEngine& peer) {
+        const auto segment = engine->openSegment(peer.localSegmentName());
+        ASSERT_TRUE(segment) << segment.status().toString();
+        expectCompleted(
+            runBatch(*engine, {makeRequest(Opcode::Write, *segment, memory.data(), remote.address(), 4096)}), 4096);
+    };
+    for (int i = 0; i < kPeers; ++i) {
+        peers.push_back(startEngine(setup));
+        ASSERT_TRUE(peers.back()->registerLocalMemory(remote.data(), remote.size()));
+    }
+    // What begins with the first use of anything.
+    use(*peers[0]);
+    const std::size_t threads = entriesOf("/proc/self/task");
+    const std::size_t descriptors = entriesOf("/proc/self/fd");
+    for (const auto& peer : peers) use(*peer);
+    EXPECT_EQ(entriesOf("/proc/self/task"), threads);
+    EXPECT_GT(entriesOf("/proc/self/fd"), descriptors + kPeers) << "or there are no connections";
 }
 
 TEST(Guest, AThousandEnginesLeakNeitherDescriptorNorThreadNorMemory) {
