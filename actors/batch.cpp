@@ -140,12 +140,31 @@ bool Batch::pin(std::uint32_t generation) {
     }
 }
 
+/// The loop may be driven by a thread that holds a pin on this very batch, and for which a free waits (a caller that
+/// waits for the batch, or cancels it): to wait for that free here would be for ever.
+bool Batch::pinForTracker(std::uint32_t generation) {
+    std::uint64_t gate = gate_.load(std::memory_order_acquire);
+    do {
+        if (gate >> 32 != generation || (gate & kFree) != 0) return false;
+        // A free does not pass a task that runs, and nobody but this tracker ends one: so that free will be refused,
+        // or go on when this pin has left again. A cancel is not lost to a free that is refused in the same moment.
+        if ((gate & kFreeing) != 0 && done()) return false;
+    } while (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire));
+    return true;
+}
+
 void Batch::unpin() { gate_.fetch_sub(1, std::memory_order_release); }
 
 std::int64_t Batch::claim(std::uint32_t count) {
     std::uint32_t first = claimed_.load(std::memory_order_relaxed);
+    if (count > capacity_ - first) return -1;
+    // Before they can be seen: who waits for what is claimed must not find that nothing runs.
+    outstanding_.fetch_add(count, std::memory_order_acq_rel);
     do {
-        if (count > capacity_ - first) return -1;
+        if (count <= capacity_ - first) continue;
+        // Another thread has claimed meanwhile. Who came to wait for these is woken.
+        finished(count);
+        return -1;
     } while (!claimed_.compare_exchange_weak(first, first + count, std::memory_order_acq_rel));
     return first;
 }
@@ -176,7 +195,7 @@ TransferStatus Batch::summary() const {
         result.transferred_bytes += t.transferred.load(std::memory_order_relaxed);
         const auto s = t.status(std::memory_order_acquire);
         if (!isTerminal(s)) {
-            // Another thread has claimed it and not started it yet.
+            // Claimed by another thread since the look above.
             result.s = TransferStatusEnum::PENDING;
             return result;
         }
@@ -316,27 +335,34 @@ Result<BatchID> BatchTable::allocate(std::uint32_t capacity, std::uint32_t track
     return id;
 }
 
-BatchTable::Pinned BatchTable::find(BatchID id) const {
+Batch* BatchTable::slotOf(BatchID id) const {
     const auto index = static_cast<std::uint32_t>(id);
-    const auto generation = static_cast<std::uint32_t>(id >> 32);
-    if (generation == 0 || index >= max_batches_) return Pinned(nullptr);
-    Batch* batch = slot(index);
-    if (batch == nullptr || !batch->pin(generation)) return Pinned(nullptr);
-    return Pinned(batch);
+    return id >> 32 != 0 && index < max_batches_ ? slot(index) : nullptr;
+}
+
+BatchTable::Pinned BatchTable::find(BatchID id) const {
+    Batch* batch = slotOf(id);
+    return Pinned(batch != nullptr && batch->pin(static_cast<std::uint32_t>(id >> 32)) ? batch : nullptr);
+}
+
+BatchTable::Pinned BatchTable::findForTracker(BatchID id) const {
+    Batch* batch = slotOf(id);
+    return Pinned(batch != nullptr && batch->pinForTracker(static_cast<std::uint32_t>(id >> 32)) ? batch : nullptr);
+}
+
+Status BatchTable::stale(BatchID id) {
+    return {Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated"};
 }
 
 Status BatchTable::free(BatchID id) {
     const auto index = static_cast<std::uint32_t>(id);
     const std::uint64_t generation = id >> 32;
-    Batch* batch = generation != 0 && index < max_batches_ ? slot(index) : nullptr;
-    const auto stale = [id] {
-        return Status(Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated");
-    };
-    if (batch == nullptr) return stale();
+    Batch* batch = slotOf(id);
+    if (batch == nullptr) return stale(id);
     std::uint64_t gate = batch->gate_.load(std::memory_order_acquire);
     do {
         // Being freed by another thread: that one decides, this one is a double free.
-        if (gate >> 32 != generation || (gate & (Batch::kFreeing | Batch::kFree)) != 0) return stale();
+        if (gate >> 32 != generation || (gate & (Batch::kFreeing | Batch::kFree)) != 0) return stale(id);
     } while (!batch->gate_.compare_exchange_weak(gate, gate | Batch::kFreeing, std::memory_order_acq_rel));
 
     // Nobody can pin it now. Those who had are reading a status or in the middle of a submit: short, or (a waiter)

@@ -85,13 +85,14 @@ class Batch {
     // --- callers --------------------------------------------------------------------------------------------------
 
     /// Keeps the batch from being freed while it is used. False: that generation is gone.
+    /// Waits while a free decides, which waits for other pins: not for a thread that has one already, nor on the turn
+    /// of a loop, where both may come together.
     bool pin(std::uint32_t generation);
     void unpin();
 
-    /// Claims `count` consecutive tasks for the caller to fill in; -1 when they do not fit.
+    /// Claims `count` consecutive tasks for the caller to fill in, and to tell the tracker of; -1 when they do not fit.
+    /// They count as running from here on.
     std::int64_t claim(std::uint32_t count);
-    /// The claimed tasks count as running from here on. Call before the tracker hears of them.
-    void start(std::uint32_t count) { outstanding_.fetch_add(count, std::memory_order_acq_rel); }
 
     std::uint32_t capacity() const { return capacity_; }
     std::uint32_t claimed() const { return claimed_.load(std::memory_order_acquire); }
@@ -113,6 +114,9 @@ class Batch {
 
     // --- the tracker ----------------------------------------------------------------------------------------------
 
+    /// `pin` for the batch's own tracker, on its loop's turn: waits for nothing. False also beside a free that decides
+    /// while no task runs: then there is nothing for the tracker to do.
+    bool pinForTracker(std::uint32_t generation);
     /// Makes a task's end visible. The batch may be gone after the `finished` that follows.
     void publishTerminal(std::uint32_t index, TransferStatusEnum state);
     /// `count` tasks were published as terminal since the last call. Wakes waiters when these were the last.
@@ -180,7 +184,13 @@ class BatchTable {
       private:
         Batch* batch_;
     };
+    /// Not on a loop's turn, and not by a thread that holds a pin of that batch: see Batch::pin.
     Pinned find(BatchID id) const;
+    /// For the batch's own tracker, on its loop's turn: see Batch::pinForTracker.
+    Pinned findForTracker(BatchID id) const;
+
+    /// What to say of a batch that is not found.
+    static Status stale(BatchID id);
 
     /// Ends every task that is not terminal as CANCELED with `cause`. For an engine whose trackers are gone.
     void endAll(const Status& cause);
@@ -192,6 +202,8 @@ class BatchTable {
   private:
     static constexpr std::uint32_t kChunk = 256;
     Batch* slot(std::uint32_t index) const;
+    /// The slot that `id` may be in; null when no batch ever had such an id.
+    Batch* slotOf(BatchID id) const;
     bool popFree(std::uint32_t& index);
     /// Takes a slot that was never used. CapacityExceeded; ResourceExhausted.
     Status takeUnused(std::uint32_t& index);

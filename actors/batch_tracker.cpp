@@ -42,12 +42,12 @@ void BatchTracker::handle(const SliceReport& report) {
 }
 
 void BatchTracker::handle(const EndTasks& end) {
-    if (const auto batch = batches_.find(end.batch)) logic_.onEndTasks(end, *batch);
+    if (const auto batch = batches_.findForTracker(end.batch)) logic_.onEndTasks(end, *batch);
 }
 
 void BatchTracker::answer(const TellHistory& question) {
-    const auto batch = batches_.find(question.batch);
-    if (!batch) return question.reply(Status(Code::StaleHandle, "the batch was freed"));
+    const auto batch = batches_.findForTracker(question.batch);
+    if (!batch) return question.reply(BatchTable::stale(question.batch));
     const Task& task = batch->task(question.task);
     // Before its SubmitTasks it is the submitter's; that message is on its way.
     const bool ours = task.tracked || isTerminal(task.status(std::memory_order_acquire));

@@ -185,6 +185,7 @@ void PeerMonitor::requestDescriptor() {
         return;
     }
     fetch_again_ = false;
+    fetching_since_ = loop().now();
     static_cast<void>(channel_->send(DescriptorRequest{desc_ ? desc_->version : 0}.encode()));
 }
 
@@ -254,11 +255,17 @@ void PeerMonitor::scheduleRetry() {
 
 void PeerMonitor::scheduleTick() {
     loop().cancelTimer(tick_timer_);
-    const TimePoint next = std::min(pinged_at_ + settings_.keepalive_interval, silentAt());
+    const TimePoint next = std::min({pinged_at_ + settings_.keepalive_interval, silentAt(), overdueAt()});
     tick_timer_ = loop().runAt(next, [this] { keepAlive(); });
 }
 
 TimePoint PeerMonitor::silentAt() const { return channel_->lastReceived() + settings_.keepalive_timeout; }
+
+TimePoint PeerMonitor::overdueAt() const {
+    if (!fetching_) return kForever;
+    // A long one on a slow line takes its time: while its bytes come nothing else does, and silentAt looks after them.
+    return channel_->isMidFrame() ? kForever : fetching_since_ + settings_.keepalive_timeout;
+}
 
 void PeerMonitor::keepAlive() {
     tick_timer_ = 0;
@@ -266,6 +273,11 @@ void PeerMonitor::keepAlive() {
     if (state_ != PeerState::Up || !channel_) return;
     // Down at once, and not suspect: another connection to a host that is silent would only take longer to say so.
     if (now >= silentAt()) return channel_->close(Status(Code::PeerDown, "silent for longer than keepalive_timeout"));
+    // Pongs come, so the peer lives, and does not answer this: another connection may.
+    if (now >= overdueAt())
+        return channel_->close(Status(Code::Timeout,
+                                      "asked for its descriptor, it did not answer for longer than "
+                                      "keepalive_timeout"));
     if (now >= pinged_at_ + settings_.keepalive_interval) {
         pinged_at_ = now;
         // The answer is as good a sign of life as a Pong, and tells what the peer has installed or registered since:

@@ -72,6 +72,8 @@ class PeerMonitor final : public HostedActor {
     void scheduleTick();
     /// When it has been silent for as long as it may be.
     TimePoint silentAt() const;
+    /// When the descriptor that is on its way has not begun to arrive for as long as that.
+    TimePoint overdueAt() const;
     void ask(AskPeer request);
     /// Unknown numbers are ignored: their time was over.
     void answerQuestion(std::uint64_t id, Result<std::string> answer);
@@ -91,6 +93,7 @@ class PeerMonitor final : public HostedActor {
     bool greeting_ = false;                    ///< Connected, and not answered yet.
     bool fetching_ = false;
     bool fetch_again_ = false;    ///< Asked for while one was on its way.
+    TimePoint fetching_since_{};  ///< Of the one that is on its way.
     std::uint32_t failures_ = 0;  ///< In a row.
     std::uint64_t next_seq_ = 1;
     std::vector<PendingPing> pings_;

@@ -31,11 +31,19 @@ std::shared_ptr<const Peer> SegmentBoard::peer(SegmentID segment) const {
     return entry->id.load(std::memory_order_relaxed) == segment ? entry->peer : nullptr;
 }
 
-std::string SegmentBoard::whyUnreached(SegmentID segment) const {
+Status SegmentBoard::check(SegmentID segment) const {
+    if (reach(segment) == Reach::Open) return Status::ok();
     const Slot* entry = slot(segment);
-    if (entry == nullptr || segment == kInvalidSegmentID) return {};
+    if (entry == nullptr || segment == kInvalidSegmentID) return closed(segment);
+    // Looked at again where the reason cannot change beside it.
     const std::lock_guard lock(peers_mutex_);
-    return entry->id.load(std::memory_order_relaxed) == segment ? entry->why : std::string();
+    if (entry->id.load(std::memory_order_relaxed) != segment) return closed(segment);
+    if (static_cast<Reach>(entry->reach.load(std::memory_order_relaxed)) == Reach::Open) return Status::ok();
+    return {Code::TransportMissing, entry->why};
+}
+
+Status SegmentBoard::closed(SegmentID segment) {
+    return {Code::StaleHandle, "segment " + std::to_string(segment) + " was closed or never opened"};
 }
 
 bool SegmentBoard::set(SegmentID segment, Reach reach, std::shared_ptr<const Peer> peer, std::string why) {

@@ -29,8 +29,11 @@ class SegmentBoard {
     /// Any thread. The peer as last described; null when closed.
     std::shared_ptr<const Peer> peer(SegmentID segment) const;
 
-    /// Any thread. With NoTransport: which segment it is, and why each transport does not reach it. Empty when closed.
-    std::string whyUnreached(SegmentID segment) const;
+    /// Any thread. Ok when it is open. TransportMissing says which segment it is, and why each transport does not reach
+    /// it. StaleHandle when it is closed.
+    Status check(SegmentID segment) const;
+    /// What to say of a segment that is closed.
+    static Status closed(SegmentID segment);
 
     /// Directory only. False when the index is beyond kMaxSegments. `why` goes with NoTransport.
     bool set(SegmentID segment, Reach reach, std::shared_ptr<const Peer> peer, std::string why = {});

@@ -17,6 +17,9 @@ namespace {
 constexpr std::uint32_t kLocalIndex = 1;
 constexpr std::uint32_t kFirstRemoteIndex = 2;
 
+// Pause before a monitor that ended by a defect is replaced; doubled for each, up to 64 times.
+constexpr auto kRestartPause = std::chrono::milliseconds(10);
+
 }  // namespace
 
 SegmentDirectory::SegmentDirectory(caf::actor_config& config, Loop& loop, Local local,
@@ -73,6 +76,7 @@ void SegmentDirectory::on_exit() {
     const Status ended(Code::Canceled, "the engine ends");
     for (auto& [index, entry] : entries_) {
         loop().cancelTimer(entry->timer);
+        loop().cancelTimer(entry->restart);
         loop().cancelTimer(entry->routing.look_again);
         answer(entry->opening, ended);
         answer(entry->syncing, ended);
@@ -100,7 +104,7 @@ void SegmentDirectory::open(const OpenSegment& request) {
     Entry* entry = known == by_name_.end() ? nullptr : find(known->second);
     if (entry != nullptr && entry->routing.route) {
         ++entry->opens;
-        if (entry->state == PeerState::Down) send(entry->monitor, ConnectPeer{});
+        if (entry->state == PeerState::Down && entry->monitor) send(entry->monitor, ConnectPeer{});
         return request.reply(entry->id);
     }
     if (entry == nullptr) {
@@ -166,12 +170,24 @@ void SegmentDirectory::startMonitor(Entry& entry, const Endpoint& control) {
 void SegmentDirectory::monitorEnded(const caf::down_msg& down) {
     for (auto& [index, entry] : entries_) {
         if (!entry->monitor || entry->monitor.address() != down.source) continue;
-        const auto desc = entry->peer ? entry->peer->desc : nullptr;
-        const auto endpoint = desc ? Result<Endpoint>(desc->control) : Endpoint::parse(entry->name);
         entry->monitor = nullptr;
-        if (endpoint) startMonitor(*entry, *endpoint);
+        const auto pause = kRestartPause * (1 << std::min(entry->defects++, 6u));
+        loop().cancelTimer(entry->restart);
+        entry->restart = loop().runAt(loop().now() + pause, [this, which = index] {
+            if (Entry* self = find(which)) restartMonitor(*self);
+        });
         return;
     }
+}
+
+void SegmentDirectory::restartMonitor(Entry& entry) {
+    entry.restart = 0;
+    // A caller may have come meanwhile, or the store.
+    if (entry.monitor || ending_) return;
+    if (entry.peer)
+        startMonitor(entry, entry.peer->desc->control);
+    else
+        begin(entry);
 }
 
 void SegmentDirectory::close(const CloseSegment& request) {
@@ -193,6 +209,7 @@ void SegmentDirectory::removeUnused(std::uint32_t index) {
     answer(entry->syncing, Status(Code::StaleHandle, "segment " + entry->name + " was closed"));
     if (entry->monitor) send(entry->monitor, Shutdown{});
     loop().cancelTimer(entry->timer);
+    loop().cancelTimer(entry->restart);
     loop().cancelTimer(entry->routing.look_again);
     if (entry->peer) {
         board_.set(entry->id, SegmentBoard::Reach::Closed, nullptr);

@@ -85,10 +85,12 @@ class SegmentDirectory final : public HostedActor {
         std::vector<Waiter> opening;
         std::vector<Waiter> syncing;
         Reactor::TimerId timer = 0;
-        bool outdated = false;      ///< As of the last PeerDescribed.
-        bool looked_again = false;  ///< The store was asked once more after another incarnation answered.
-        bool looking = false;       ///< The store is being asked whose record it has.
-        TimePoint next_look{};      ///< Not before.
+        Reactor::TimerId restart = 0;  ///< Of a monitor that ended by a defect.
+        std::uint32_t defects = 0;     ///< Monitors that did.
+        bool outdated = false;         ///< As of the last PeerDescribed.
+        bool looked_again = false;     ///< The store was asked once more after another incarnation answered.
+        bool looking = false;          ///< The store is being asked whose record it has.
+        TimePoint next_look{};         ///< Not before.
     };
 
     // Callers.
@@ -103,6 +105,7 @@ class SegmentDirectory final : public HostedActor {
     void begin(Entry& entry);
     void startMonitor(Entry& entry, const Endpoint& control);
     void monitorEnded(const caf::down_msg& down);
+    void restartMonitor(Entry& entry);
     void described(const PeerDescribed& event);
     void troubled(const PeerTrouble& event);
     void suspect(const SuspectPeer& event);

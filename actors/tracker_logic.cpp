@@ -282,8 +282,9 @@ void TrackerLogic::fill(std::uint32_t index) {
         const bool by_location = peer.ladder.hasFar() && run->failed_on == Run::kAnyWorker;
         Path* path = peer.ladder.pick(*run, by_location ? sourceLocation(*run) : "*", workers_);
         if (path == nullptr) {
-            // Nor does work that some transports declined hold up what they take.
-            if ((!peer.ladder.hasFar() && run->barred == 0) || ++passed > kMostPassed) break;
+            // Nor does work that some transports declined hold up what they take, nor what one Nic alone may send.
+            const bool choosy = peer.ladder.hasFar() || run->barred != 0 || run->worker != Run::kAnyWorker;
+            if (!choosy || ++passed > kMostPassed) break;
             run = skipEnded(peer.pending, run->after);
             continue;
         }

@@ -13,6 +13,7 @@
 #include "apps/support/payload.h"
 #include "apps/support/transfer.h"
 #include "apps/support/units.h"
+#include "base/quiet_thread.h"
 
 namespace troupe::apps {
 
@@ -198,6 +199,7 @@ bool waitUntil(TimePoint end, const std::atomic<Phase>& phase, const Console& co
 }
 
 struct Measured {
+    Status threads;  ///< Not Ok: the system gave fewer than were asked for, and nothing was measured.
     double seconds = 0;
     double cpu = 0;
     bool complete = false;
@@ -208,15 +210,25 @@ Measured conduct(const BenchOptions& options, std::vector<Lane>& lanes, const Co
     std::atomic<Phase> phase{Phase::WarmUp};
     std::vector<std::thread> threads;
     threads.reserve(lanes.size());
-    for (auto& lane : lanes) threads.emplace_back([&lane, &phase] { lane.run(phase); });
-
     Measured measured;
+    for (auto& lane : lanes) {
+        auto started = startQuietThread("troupe-bench", [&lane, &phase] { lane.run(phase); });
+        if (!started) {
+            measured.threads = Status(started.status().code(),
+                                      fmt::format("{} of {} threads: {}; ask for fewer (--threads), or raise the limit "
+                                                  "on threads (ulimit -u, pids.max)",
+                                                  threads.size(), lanes.size(), started.status().message()));
+            break;
+        }
+        threads.push_back(std::move(*started));
+    }
+
     const auto span = [](double seconds) {
         return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
     };
     const TimePoint begun = Clock::now();
     const auto ticker = [&] { tick(toSeconds(Clock::now() - begun) / (options.warmup + options.seconds)); };
-    if (waitUntil(begun + span(options.warmup), phase, console, ticker)) {
+    if (measured.threads && waitUntil(begun + span(options.warmup), phase, console, ticker)) {
         const TimePoint started = Clock::now();
         const double cpu = cpuSeconds();
         auto expected = Phase::WarmUp;
@@ -271,6 +283,7 @@ Result<BenchRow> runRow(const BenchOptions& options, const RowPlan& plan, Transf
     if (options.verify)
         if (auto status = forAll(lanes, &Lane::setUp); !status) return status.withContext(what);
     const auto measured = conduct(options, lanes, console, tick);
+    if (!measured.threads) return measured.threads.withContext(what);
     LatencyHistogram latencies;
     for (const auto& lane : lanes) {
         if (!lane.status()) return lane.status().withContext(what);

@@ -13,9 +13,20 @@ namespace {
 // How often an open query is looked at: short against the time a name server takes.
 constexpr auto kLook = std::chrono::milliseconds(2);
 
+// The same of one that nobody waits for any more: a name server that does not answer takes seconds.
+constexpr auto kLookAtAbandoned = std::chrono::milliseconds(100);
+
 }  // namespace
 
 struct Resolver::Query {
+    Query() = default;
+    /// Not while glibc works on it.
+    ~Query() {
+        if (request.ar_result != nullptr) freeaddrinfo(request.ar_result);
+    }
+    Query(const Query&) = delete;
+    Query& operator=(const Query&) = delete;
+
     std::string host;
     addrinfo hints{};
     gaicb request{};
@@ -23,18 +34,38 @@ struct Resolver::Query {
     std::function<void(Result<std::string>)> done;
 };
 
-Resolver::Resolver(Reactor& reactor) : reactor_(reactor) {}
+/// Queries that nobody waits for, but which glibc's threads have begun: those cannot be taken back, and the memory must
+/// outlive them.
+struct Resolver::Abandoned {
+    ~Abandoned() {
+        // There is nobody left to look at them again.
+        for (auto& query : queries)
+            if (gai_error(&query->request) == EAI_INPROGRESS) query.release();
+    }
+    /// Looks at them until the last has ended.
+    static void look(Reactor& reactor, const std::shared_ptr<Abandoned>& abandoned) {
+        abandoned->queries.remove_if([](const auto& query) { return gai_error(&query->request) != EAI_INPROGRESS; });
+        abandoned->looking = !abandoned->queries.empty();
+        if (abandoned->looking)
+            reactor.runAt(reactor.now() + kLookAtAbandoned, [&reactor, abandoned] { look(reactor, abandoned); });
+    }
+
+    std::list<std::unique_ptr<Query>> queries;
+    bool looking = false;
+};
+
+Resolver::Resolver(Reactor& reactor) : reactor_(reactor), abandoned_(std::make_shared<Abandoned>()) {}
 
 Resolver::~Resolver() {
     reactor_.cancelTimer(timer_);
-    drop(open_);
+    for (auto& query : open_) drop(reactor_, abandoned_, std::move(query));
 }
 
-void Resolver::drop(std::list<std::unique_ptr<Query>>& queries) {
-    for (auto& query : queries) {
-        // A query that glibc's thread has begun cannot be taken back; its memory must outlive it.
-        if (query && gai_cancel(&query->request) == EAI_NOTCANCELED) query.release();
-    }
+void Resolver::drop(Reactor& reactor, const std::shared_ptr<Abandoned>& abandoned, std::unique_ptr<Query> query) {
+    query->done = nullptr;
+    if (gai_cancel(&query->request) != EAI_NOTCANCELED) return;
+    abandoned->queries.push_back(std::move(query));
+    if (!abandoned->looking) Abandoned::look(reactor, abandoned);
 }
 
 void Resolver::resolve(const std::string& host, TimePoint deadline, std::function<void(Result<std::string>)> done) {
@@ -68,7 +99,6 @@ Result<std::string> Resolver::outcome(Query& query, int error) {
     char text[NI_MAXHOST] = "";
     const addrinfo* first = query.request.ar_result;
     getnameinfo(first->ai_addr, first->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-    freeaddrinfo(query.request.ar_result);
     return std::string(text);
 }
 
@@ -80,6 +110,8 @@ void Resolver::look() {
     open_.clear();
     // The one who is told may end the resolver.
     const std::weak_ptr<char> alive = alive_;
+    Reactor& reactor = reactor_;
+    const auto abandoned = abandoned_;
     while (!looked.empty()) {
         auto query = std::move(looked.front());
         looked.pop_front();
@@ -90,11 +122,11 @@ void Resolver::look() {
         }
         Result<std::string> result = outcome(*query, error);
         const auto done = std::move(query->done);
-        if (error == EAI_INPROGRESS && gai_cancel(&query->request) == EAI_NOTCANCELED) query.release();
+        if (error == EAI_INPROGRESS) drop(reactor, abandoned, std::move(query));
         done(std::move(result));
         if (alive.expired()) {
-            drop(looked);
-            drop(still_open);
+            looked.splice(looked.end(), still_open);
+            for (auto& left : looked) drop(reactor, abandoned, std::move(left));
             return;
         }
     }

@@ -29,10 +29,12 @@ class Resolver {
     struct Query;
     void look();
     static Result<std::string> outcome(Query& query, int error);
-    static void drop(std::list<std::unique_ptr<Query>>& queries);
+    struct Abandoned;
+    static void drop(Reactor& reactor, const std::shared_ptr<Abandoned>& abandoned, std::unique_ptr<Query> query);
 
     Reactor& reactor_;
     std::list<std::unique_ptr<Query>> open_;
+    const std::shared_ptr<Abandoned> abandoned_;  ///< Outlives this until glibc is done with them.
     Reactor::TimerId timer_ = 0;
     const std::shared_ptr<char> alive_ = std::make_shared<char>();
 };

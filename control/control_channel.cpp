@@ -51,6 +51,7 @@ class ControlChannel::Core : public std::enable_shared_from_this<Core> {
 
     bool isOpen() const { return state_ == State::Connecting || state_ == State::Open; }
     TimePoint lastReceived() const { return last_received_; }
+    bool isMidFrame() const { return !reader_.atFrameBorder(); }
     std::uint64_t queuedBytes() const { return queued_bytes_; }
     const std::string& peer() const { return options_.peer; }
 
@@ -315,6 +316,8 @@ void ControlChannel::finish(Status reason) { core_->finish(std::move(reason)); }
 bool ControlChannel::isOpen() const { return core_->isOpen(); }
 
 TimePoint ControlChannel::lastReceived() const { return core_->lastReceived(); }
+
+bool ControlChannel::isMidFrame() const { return core_->isMidFrame(); }
 
 std::uint64_t ControlChannel::queuedBytes() const { return core_->queuedBytes(); }
 

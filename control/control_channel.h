@@ -82,6 +82,8 @@ class ControlChannel {
     bool isOpen() const;
     /// When bytes last came, or when the channel was made: for keepalive.
     TimePoint lastReceived() const;
+    /// A frame has come in part.
+    bool isMidFrame() const;
     std::uint64_t queuedBytes() const;
     const std::string& peer() const;
 

@@ -33,6 +33,13 @@ struct BatchEnded {
     BatchID batch = kInvalidBatchID;
 };
 
+/// To it: the engine has ended.
+struct EngineEnded {
+    Status why;
+};
+
+Status canceled() { return {Code::Canceled, "the engine ended"}; }
+
 constexpr auto kCategory = caf::atom("troupe");
 
 /// What CAF itself answers for an actor that is not there any more, or ends with the request in its mailbox.
@@ -49,6 +56,7 @@ bool isOfEndedActor(const caf::error& error) {
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::BatchEnded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::EngineEnded)
 
 namespace troupe {
 
@@ -108,8 +116,6 @@ class CallThread {
     }
 
   private:
-    static Status canceled() { return {Code::Canceled, "the engine ended"}; }
-
     void work() {
         std::unique_lock lock(mutex_);
         for (;;) {
@@ -133,13 +139,13 @@ class CallThread {
 /// The actor behind ActorApi::actor. Lives on the control loop.
 class EngineActorImpl final : public HostedActor {
   public:
-    EngineActorImpl(caf::actor_config& config, Loop& loop, TransferEngine& engine, std::shared_ptr<CallThread> calls,
-                    caf::actor directory, std::chrono::milliseconds open_timeout, Logger log)
-        : HostedActor(config, loop, std::move(log)),
+    EngineActorImpl(caf::actor_config& config, Loop& loop, TransferEngine& engine, EngineCore& core,
+                    std::shared_ptr<CallThread> calls)
+        : HostedActor(config, loop, core.options.log),
           engine_(engine),
+          core_(core),
           calls_(std::move(calls)),
-          directory_(std::move(directory)),
-          open_timeout_(open_timeout) {}
+          directory_(core.directory) {}
 
     const char* name() const override { return "troupe.engine"; }
 
@@ -148,6 +154,10 @@ class EngineActorImpl final : public HostedActor {
         return {
             [this](const SubmitTransfers& request) { return submit(request); },
             [this](const BatchEnded& ended) { report(ended.batch); },
+            [this](const EngineEnded& ended) {
+                why_ended_ = ended.why;
+                quit(caf::exit_reason::user_shutdown);
+            },
             [this](const OpenSegmentByName& request) { return open(request); },
             [this](const RegisterMemory& request) {
                 return callElsewhere([this, request] {
@@ -164,7 +174,7 @@ class EngineActorImpl final : public HostedActor {
     }
 
     void on_exit() override {
-        for (auto& [batch, entry] : submitted_) entry.second.deliver(toCafError(canceled()));
+        for (auto& [batch, entry] : submitted_) entry.second.deliver(toCafError(why_ended_));
         submitted_.clear();
         directory_ = nullptr;
     }
@@ -172,7 +182,6 @@ class EngineActorImpl final : public HostedActor {
   private:
     using ReportPromise = caf::typed_response_promise<TransferReport>;
 
-    static Status canceled() { return {Code::Canceled, "the engine ended"}; }
     /// There is no actor before init, so an engine that is not initialised has ended.
     static caf::error errorOf(const Status& status) {
         return toCafError(status.code() == Code::NotInitialised ? canceled() : status);
@@ -216,6 +225,8 @@ class EngineActorImpl final : public HostedActor {
     }
 
     caf::result<SegmentOpened> open(const OpenSegmentByName& request) {
+        // Of an engine that ends the directory may be gone, which then answers nothing.
+        if (const Status usable = core_.usable(); !usable) return errorOf(usable);
         auto promise = make_response_promise<SegmentOpened>();
         const auto reply = [this, promise](const Result<SegmentID>& segment) mutable {
             if (!segment) {
@@ -225,7 +236,7 @@ class EngineActorImpl final : public HostedActor {
             const auto desc = engine_.getSegmentDescByID(*segment);
             promise.deliver(SegmentOpened{*segment, desc ? *desc : nullptr});
         };
-        send(directory_, OpenSegment{request.name, saturatedAdd(Clock::now(), open_timeout_), reply});
+        send(directory_, OpenSegment{request.name, saturatedAdd(Clock::now(), core_.settings().open_timeout), reply});
         return promise;
     }
 
@@ -245,25 +256,28 @@ class EngineActorImpl final : public HostedActor {
     }
 
     TransferEngine& engine_;
+    EngineCore& core_;
     std::shared_ptr<CallThread> calls_;
     caf::actor directory_;
-    const std::chrono::milliseconds open_timeout_;
+    Status why_ended_ = canceled();
     std::unordered_map<BatchID, std::pair<std::size_t, ReportPromise>> submitted_;
 };
 
 ActorApi::ActorApi(TransferEngine& engine, EngineCore& core) : calls_(std::make_shared<CallThread>()) {
-    const auto actor = spawnHosted<EngineActorImpl>(*core.control_loop, engine, calls_, core.directory,
-                                                    core.settings().open_timeout, core.options.log);
+    const auto actor = spawnHosted<EngineActorImpl>(*core.control_loop, engine, core, calls_);
     actor_ = caf::actor_cast<EngineActor>(caf::actor_cast<caf::strong_actor_ptr>(actor));
 }
 
-ActorApi::~ActorApi() { end(); }
+ActorApi::~ActorApi() { end(canceled()); }
 
-void ActorApi::end() {
-    // Jobs may need the loops, so they end while everything still runs. The actor shares the queue and has what comes
-    // later answered.
-    calls_->end();
-    caf::anon_send_exit(actor_, caf::exit_reason::user_shutdown);
+// Jobs may need the loops, so they end while everything still runs. The actor shares the queue and has what comes later
+// answered.
+void ActorApi::endCalls() { calls_->end(); }
+
+void ActorApi::end(const Status& why) {
+    endCalls();
+    caf::anon_send(caf::actor_cast<caf::actor>(caf::actor_cast<caf::strong_actor_ptr>(actor_)),
+                   EngineEnded{why ? canceled() : why});
 }
 
 Status ActorApi::submit(TransferEngine& engine, BatchID batch, const std::vector<TransferRequest>& requests,

@@ -86,8 +86,12 @@ class ActorApi {
     ActorApi(const ActorApi&) = delete;
     ActorApi& operator=(const ActorApi&) = delete;
 
-    /// Answers what is under way and what comes later with Canceled. Idempotent.
-    void end();
+    /// Blocking calls end: the one that runs is finished, the others and what comes later is answered with Canceled.
+    /// Not on a loop's turn. Idempotent.
+    void endCalls();
+    /// endCalls, and then the actor: what was not answered so far is, with `why`. For a SubmitTransfers that says that
+    /// its buffers are the requester's again, so only once nothing touches them any more. Idempotent.
+    void end(const Status& why);
 
     /// After freeEngine requests get an error from CAF, which fromCafError makes Canceled.
     const EngineActor& actor() const { return actor_; }

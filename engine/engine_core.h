@@ -36,11 +36,13 @@ namespace troupe {
 /// call that runs beside freeEngine never meets freed memory.
 class EngineCore {
   public:
-    enum class Life { New, Starting, Running, Ended };
+    enum class Life { New, Running, Ended };
 
     explicit EngineCore(EngineOptions engine_options);
     ~EngineCore();
 
+    /// What init makes is there, for any thread to read, if init was called at all. Until then init may be writing it.
+    bool begun() const { return life.load(std::memory_order_acquire) != Life::New; }
     /// NotInitialised unless the engine runs; Internal after a defect ended its data plane.
     Status usable() const;
 
@@ -97,6 +99,7 @@ class EngineCore {
     // For those that only look, on any thread. Held for a moment, by who changes the list inside the other.
     mutable std::mutex transports_list_mutex;
     std::vector<InstalledHere> transports;
+    std::uint32_t installations = 0;  ///< Tried so far; guarded by transports_mutex.
 
     /// Memory of allocateLocalMemory by address. It lives until it is freed or the engine is destroyed.
     std::mutex allocations_mutex;

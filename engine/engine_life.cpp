@@ -1,4 +1,4 @@
-// TransferEngine: init, freeEngine, transports.
+// TransferEngine: init and freeEngine.
 
 #include <algorithm>
 #include <functional>
@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <caf/actor_addr.hpp>
 #include <caf/actor_cast.hpp>
 
 #include "actors/supervisor.h"
@@ -16,11 +15,9 @@
 #include "engine/engine_core.h"
 #include "engine/listen_address.h"
 #include "engine/store_factory.h"
-#include "engine/transport_factory.h"
 #include "metadata/faulty_store.h"
 #include "topology/local_matrix.h"
 #include "topology/machine.h"
-#include "transports/faulty_transport.h"
 
 namespace troupe {
 
@@ -167,10 +164,11 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.listener = std::move(*listener);
     const Status started = callInOwnThread([&] { return start(std::move(*store)); });
     if (!started) {
-        // Nothing is registered that anybody could hold.
-        static_cast<void>(stop());
+        // It may have been usable for a moment; what others submit from here on would be ended by nobody.
         core.init_failed = started;
         core.life.store(EngineCore::Life::Ended);
+        // Nothing is registered that anybody could hold.
+        static_cast<void>(stop());
     }
     return started;
 }
@@ -248,7 +246,8 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
 
 Status TransferEngine::freeEngine() {
     EngineCore& core = *core_;
-    if (core.onAnyTurn())
+    // Before init has made them, which it may be doing, nobody is on their turn.
+    if (core.begun() && core.onAnyTurn())
         return Status(Code::InvalidArgument, "freeEngine on a loop of the engine would wait for itself");
     const std::lock_guard lock(core.life_mutex);
     // What is still in foreign hands stays so when it is asked again: there is nobody left to look.
@@ -264,17 +263,22 @@ Status TransferEngine::stop() {
     while (core.submitting.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
     // A blocking call that the actor API has under way ends with the transfers it waits for, so they come first.
     if (core.supervisor) caf::anon_send(core.supervisor, Shutdown{Clock::now() + kDrainBound});
-    if (core.actor_api) core.actor_api->end();
+    if (core.actor_api) core.actor_api->endCalls();
+    Status unknown;
     if (core.supervisor) {
         auto ended = core.actors_ended->get_future();
         if (ended.wait_for(kDrainBound + kActorsEndBound) == std::future_status::ready) {
             held = ended.get();
             if (!held) held = Status(held.code(), "the engine has ended, but " + held.message());
         } else {
-            held = Status(Code::Internal, "the actors of the engine did not end in time; what they did is not known");
+            unknown =
+                Status(Code::Internal, "the actors of the engine did not end in time; what they did is not known");
+            held = unknown;
             core.options.log->critical("freeEngine: {}", held.message());
         }
     }
+    // The Nics are gone by now, and so nothing moves the bytes of what the actor is still to answer.
+    if (core.actor_api) core.actor_api->end(unknown);
     // The Nics have ended, so this is what even that did not prove.
     if (const Status left = core.quarantine.heldIn({0, UINT64_MAX}, Clock::now()); !left && held)
         held = Status(left.code(), "the engine has ended, but what follows is not proven: " + left.message());
@@ -295,130 +299,20 @@ Status TransferEngine::stop() {
 
 Quarantined TransferEngine::quarantine() const { return core_->quarantine.list(); }
 
-std::string TransferEngine::localSegmentName() const { return core_->local.name; }
+std::string TransferEngine::localSegmentName() const { return core_->begun() ? core_->local.name : std::string(); }
 
-Incarnation TransferEngine::incarnation() const { return core_->incarnation; }
+Incarnation TransferEngine::incarnation() const { return core_->begun() ? core_->incarnation : Incarnation(); }
 
 AuthCounts TransferEngine::authCounts() const {
-    const auto life = core_->life.load(std::memory_order_acquire);
-    const bool known = life == EngineCore::Life::Running || life == EngineCore::Life::Ended;
-    return known && core_->auth ? core_->auth->counts() : AuthCounts{};
+    return core_->begun() && core_->auth ? core_->auth->counts() : AuthCounts{};
 }
 
-ActorApi* TransferEngine::actorApi() { return core_->actor_api.get(); }
+ActorApi* TransferEngine::actorApi() { return core_->begun() ? core_->actor_api.get() : nullptr; }
 
 Result<FaultInjector*> TransferEngine::faults() {
     if (core_->faults) return core_->faults.get();
     return {Code::AccessDenied,
             "this engine may not be broken on purpose; set faults.enabled (TROUPE_FAULTS_ENABLED=1) before it is made"};
-}
-
-// --- transports --------------------------------------------------------------------------------------------------
-
-namespace {
-
-/// Other engines write their protocols in capitals, "TCP".
-std::string inLowerCase(std::string name) {
-    for (char& c : name)
-        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    return name;
-}
-
-/// Has the descriptor made anew. Transports live as long as the directory does, which holds them, so this does not hold
-/// it.
-std::function<void()> announcer(const caf::actor& directory) {
-    return [weak = caf::actor_cast<caf::actor_addr>(directory)] {
-        if (const auto alive = caf::actor_cast<caf::actor>(weak)) caf::anon_send(alive, TransportDescribedAnew{});
-    };
-}
-
-}  // namespace
-
-Result<Transport*> TransferEngine::installTransport(const std::string& given, void** args) {
-    const std::string proto = inLowerCase(given);
-    EngineCore& core = *core_;
-    if (const Status usable = core.usable(); !usable) return usable;
-    if (const Status may = core.mayWait(); !may) return may;
-    if (args != nullptr)
-        return {Code::InvalidArgument, "installTransport: args is reserved and must be null; use the config"};
-    // Here and not where it is installed: a log of the application's may call the engine.
-    if (proto == "null")
-        core.options.log->warn(
-            "transport null moves nothing, and reports all that it carries as COMPLETED: measure with it");
-    const std::unique_lock lock(core.transports_mutex);
-    for (const auto& installed : core.transports)
-        if (installed.transport->name() == proto)
-            return {Code::AlreadyExists, "transport '" + proto + "' is installed"};
-    auto made = makeTransport(proto);
-    if (!made) return made.status();
-    if (core.faults) made->transport = std::make_unique<FaultyTransport>(std::move(made->transport), *core.faults);
-    const std::shared_ptr<Transport> transport = std::move(made->transport);
-    const TransportContext context{core.settings(),
-                                   core.regions,
-                                   core.incarnation,
-                                   core.local.control.host,
-                                   static_cast<unsigned>(core.data_loops.size()),
-                                   core.options.log,
-                                   core.auth,
-                                   core.exchange.get(),
-                                   core.device_memory.exporter(),
-                                   core.faults.get(),
-                                   announcer(core.directory),
-                                   core.staging};
-    if (const Status installed = transport->install(context); !installed)
-        return installed.withContext("transport '" + proto + "'");
-
-    std::vector<Region> registered;
-    for (const Region& region : core.regions.regions().load()->all()) {
-        const Status usable = transport->registerMemory(region);
-        if (!usable) {
-            // What it does not let go of now goes with it.
-            for (const Region& done : registered) static_cast<void>(transport->unregisterMemory(done));
-            return usable.withContext("transport '" + proto + "', region " + region.range.toString());
-        }
-        registered.push_back(region);
-    }
-    const auto done = core.ask<Status>(core.supervisor, [&](auto reply) {
-        return InstallTransport{transport, made->preference, std::move(reply)};
-    });
-    if (!done) return done;
-    const std::lock_guard listing(core.transports_list_mutex);
-    core.transports.push_back({transport, made->preference});
-    return transport.get();
-}
-
-Transport* TransferEngine::getTransport(const std::string& given) const {
-    const std::string proto = inLowerCase(given);
-    const std::lock_guard lock(core_->transports_list_mutex);
-    for (const auto& installed : core_->transports)
-        if (installed.transport->name() == proto) return installed.transport.get();
-    return nullptr;
-}
-
-Status TransferEngine::uninstallTransport(const std::string& given) {
-    const std::string proto = inLowerCase(given);
-    EngineCore& core = *core_;
-    if (const Status usable = core.usable(); !usable) return usable;
-    if (const Status may = core.mayWait(); !may) return may;
-    // Its end may take as long as a GPU is busy: after the locks.
-    std::shared_ptr<Transport> gone;
-    const std::unique_lock lock(core.transports_mutex);
-    const auto found = std::find_if(core.transports.begin(), core.transports.end(),
-                                    [&](const auto& installed) { return installed.transport->name() == proto; });
-    if (found == core.transports.end()) return Status(Code::NotFound, "transport '" + proto + "' is not installed");
-    if (core.batches->anyRunning())
-        return Status(Code::BatchBusy, "transport '" + proto + "' may be in use: batches are running");
-    const auto done = core.ask<Status>(core.supervisor, [&](auto reply) {
-        return UninstallTransport{proto, std::move(reply)};
-    });
-    if (!done) return done;
-    for (const Region& region : core.regions.regions().load()->all())
-        if (const Status left = found->transport->unregisterMemory(region); !left)
-            core.options.log->error("uninstall of '{}': {}", proto, left.toString());
-    const std::lock_guard listing(core.transports_list_mutex);
-    gone = std::move(found->transport);
-    core.transports.erase(found);
-    return Status::ok();
 }
 
 }  // namespace troupe

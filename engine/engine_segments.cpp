@@ -12,10 +12,6 @@ namespace troupe {
 
 namespace {
 
-Status closedSegment(SegmentID segment) {
-    return Status(Code::StaleHandle, "segment " + std::to_string(segment) + " was closed or never opened");
-}
-
 /// None: it is in no region that the descriptor has.
 const BufferDesc* findBuffer(const SegmentDesc& desc, std::uint64_t addr) {
     const auto found = std::find_if(desc.buffers.begin(), desc.buffers.end(),
@@ -85,7 +81,7 @@ Result<std::shared_ptr<const SegmentDesc>> TransferEngine::getSegmentDescByID(Se
             SegmentDirectory::describe(core.local, *core.regions.regions().load(), transports));
     }
     const auto peer = core.segments.peer(segment);
-    if (!peer) return closedSegment(segment);
+    if (!peer) return SegmentBoard::closed(segment);
     return peer->desc;
 }
 
@@ -131,12 +127,17 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
     std::uint64_t there = 0;
     {
         const auto batch = core.batches->find(id);
-        if (!batch) return {Code::StaleHandle, "batch " + std::to_string(id) + " was freed or never allocated"};
+        if (!batch) return BatchTable::stale(id);
         if (index >= batch->claimed())
             return {Code::InvalidArgument, "batch " + std::to_string(id) + " has no task " + std::to_string(index)};
         const Task& task = batch->task(static_cast<std::uint32_t>(index));
+        const TransferStatusEnum state = task.status(std::memory_order_acquire);
+        // Its submitter is writing it.
+        if (state == TransferStatusEnum::WAITING)
+            return {Code::InvalidArgument, "batch " + std::to_string(id) + ": task " + std::to_string(index) +
+                                               " is being submitted by another thread at this moment"};
         // The tracker's own field, until the task's end is published.
-        if (isTerminal(task.status(std::memory_order_acquire))) {
+        if (isTerminal(state)) {
             carriers = task.workers;
             history = task.history ? *task.history : TaskHistory();
         }
@@ -168,7 +169,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
 
 PriorityMatrix TransferEngine::getLocalTopology() const {
     // init has read it; before, this is what it would find.
-    if (core_->life.load(std::memory_order_acquire) != EngineCore::Life::New) return core_->local.matrix;
+    if (core_->begun()) return core_->local.matrix;
     auto found = localMatrix(core_->settings(), discoverMachine());
     if (found) return std::move(found->matrix);
     core_->options.log->warn("getLocalTopology: {}", found.status().message());

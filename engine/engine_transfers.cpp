@@ -13,10 +13,6 @@ namespace troupe {
 
 namespace {
 
-Status staleBatch(BatchID batch) {
-    return Status(Code::StaleHandle, "batch " + std::to_string(batch) + " was freed or never allocated");
-}
-
 /// Checks one request against what the caller's thread can know. `regions` is the snapshot, `hint` the region that
 /// served the request before: neighbours usually share it.
 Status checkRequest(const TransferRequest& request, std::size_t index, const EngineCore& core, const RegionMap& regions,
@@ -24,14 +20,8 @@ Status checkRequest(const TransferRequest& request, std::size_t index, const Eng
     const auto fail = [index](Code code, const std::string& message) {
         return Status(code, "request " + std::to_string(index) + ": " + message);
     };
-    switch (core.segments.reach(request.target_id)) {
-        case SegmentBoard::Reach::Open: break;
-        case SegmentBoard::Reach::NoTransport:
-            return fail(Code::TransportMissing, core.segments.whyUnreached(request.target_id));
-        case SegmentBoard::Reach::Closed:
-            return fail(Code::StaleHandle,
-                        "segment " + std::to_string(request.target_id) + " was closed or never opened");
-    }
+    if (const Status reached = core.segments.check(request.target_id); !reached)
+        return fail(reached.code(), reached.message());
     if (request.opcode != Opcode::Read && request.opcode != Opcode::Write)
         return fail(Code::InvalidArgument, "opcode is neither READ nor WRITE");
     if (request.length == 0) return Status::ok();
@@ -131,7 +121,7 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     const CountedIn counted(core.submitting);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     const auto& regions = core.regions.regions();
     const std::uint64_t version = regions.version();
     const auto snapshot = regions.load();
@@ -167,7 +157,6 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
     const Config& settings = core.settings();
     const TimePoint now = Clock::now();
     const TimePoint deadline = settings.transfer_timeout.count() == 0 ? kForever : now + settings.transfer_timeout;
-    batch->start(count);
     for (std::uint32_t i = 0; i < count; ++i)
         fillTask(batch->task(static_cast<std::uint32_t>(first) + i), requests[i], settings, deadline);
     for (auto& [index, of_task] : events)
@@ -182,7 +171,7 @@ Result<TransferStatus> TransferEngine::getTransferStatus(BatchID id, std::size_t
     const EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     if (task >= batch->claimed())
         return Status(Code::InvalidArgument,
                       "batch " + std::to_string(id) + " has " + std::to_string(batch->claimed()) +
@@ -197,7 +186,7 @@ Result<TransferStatus> TransferEngine::getBatchTransferStatus(BatchID id) const 
     const EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     Loop& loop = *core.data_loops[batch->tracker()];
     loop.noteWait();
     if (!batch->done()) loop.help();
@@ -208,18 +197,32 @@ Result<TransferStatus> TransferEngine::waitTransfer(BatchID id, std::chrono::mic
     const EngineCore& core = *core_;
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     Loop& loop = *core.data_loops[batch->tracker()];
     loop.noteWait();
-    if (batch->done()) return batch->summary();
-    if (const Status may = core.mayWait(); !may) return may;
-    if (loop.driveUntil([&] { return batch->done(); }, timeout) == Loop::Drive::Busy) {
-        loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
-        loop.wakeFromStandby();
-        batch->sleepUntilDone(saturatedAdd(Clock::now(), timeout));
-        loop.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    TransferStatus status;
+    if (batch->done()) {
+        status = batch->summary();
+        if (status.s != TransferStatusEnum::PENDING) return status;
     }
-    return batch->summary();
+    if (const Status may = core.mayWait(); !may) return may;
+    const bool bounded = timeout != std::chrono::microseconds::max();
+    const TimePoint deadline = bounded ? saturatedAdd(Clock::now(), timeout) : kForever;
+    for (;;) {
+        auto drive = loop.driveUntil([&] { return batch->done(); }, timeout);
+        if (drive == Loop::Drive::Busy) {
+            loop.sleepers.fetch_add(1, std::memory_order_seq_cst);
+            loop.wakeFromStandby();
+            drive = batch->sleepUntilDone(deadline) ? Loop::Drive::Done : Loop::Drive::TimedOut;
+            loop.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+        }
+        status = batch->summary();
+        if (status.s != TransferStatusEnum::PENDING || drive == Loop::Drive::TimedOut) return status;
+        // It was done, and another thread has submitted since: that is waited for, too, for the rest of the time.
+        if (!bounded) continue;
+        timeout = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
+        if (timeout <= timeout.zero()) return status;
+    }
 }
 
 Status TransferEngine::cancelTransfer(BatchID batch) { return cancel(batch, EndTasks::kAllTasks); }
@@ -236,7 +239,7 @@ Status TransferEngine::cancel(BatchID id, std::uint32_t task) {
     const CountedIn counted(core.submitting);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
-    if (!batch) return staleBatch(id);
+    if (!batch) return BatchTable::stale(id);
     if (batch->done()) return Status::ok();
     core.data_loops[batch->tracker()]->deliver(Clock::now(),
                                                *caf::actor_cast<BatchTracker*>(core.trackers[batch->tracker()]),

@@ -88,8 +88,9 @@ class TransferEngine {
     /// on a loop of this engine, and nothing has ended.
     Status freeEngine();
 
-    /// The name that peers open: with p2p "host:port".
+    /// The name that peers open: with p2p "host:port". Empty before init.
     std::string localSegmentName() const;
+    /// Of this start of the engine. Null before init.
     Incarnation incarnation() const;
     /// How many connections were proven and refused by the cluster key so far (docs/security.md). Zeros before init.
     AuthCounts authCounts() const;
@@ -217,8 +218,9 @@ class TransferEngine {
                                         std::chrono::microseconds timeout = std::chrono::microseconds::max()) const;
     /// Asks that the tasks of a batch that are not terminal, or one of them, end as CANCELED as soon as nothing touches
     /// their buffers any more; waits for nothing, waitTransfer tells. What is on a connection is ended with it, and
-    /// others' tasks on it are sent again. A task that ends by itself first keeps its state. StaleHandle;
-    /// InvalidArgument: no such task.
+    /// others' tasks on it are sent again. A task that ends by itself first keeps its state. It meets every task whose
+    /// submit has returned; of a submit that another thread has under way, it may be the earlier one, and then those
+    /// tasks run on. StaleHandle; InvalidArgument: no such task.
     Status cancelTransfer(BatchID batch);
     Status cancelTransfer(BatchID batch, std::size_t task);
     /// BatchBusy while a task is not terminal. StaleHandle.

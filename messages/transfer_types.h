@@ -56,7 +56,7 @@ struct TransferRequest {
 enum class TransferStatusEnum : int {
     WAITING = 0,    ///< Not submitted yet.
     PENDING = 1,    ///< Accepted, not ended.
-    INVALID = 2,    ///< The request could not be started. Terminal.
+    INVALID = 2,    ///< Never: such a request is refused at submit. Kept for Mooncake's numbering. Terminal.
     CANCELED = 3,   ///< Terminal.
     COMPLETED = 4,  ///< The bytes are in destination memory and visible there. Terminal.
     TIMEOUT = 5,    ///< The deadline passed. Terminal.

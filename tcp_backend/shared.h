@@ -60,10 +60,10 @@ struct Shared {
     std::vector<std::byte> scratch;         ///< Receives; the spike's size, not tuned yet.
     std::size_t pass_bytes = 0;             ///< Moved in this pass.
     std::vector<std::uint64_t> unreadable;  ///< Addresses that ended a connection; at most kMostUnreadable.
-    std::uint64_t attempts = 0;             ///< Connections started, for Hello::attempt.
-    std::uint64_t passes = 1;               ///< Polls so far. What is lost in one is one incident (Failure::incident).
-    std::minstd_rand random;                ///< Jitter only.
-    FaultInjector* faults = nullptr;        ///< As of TransportContext.
+    std::uint64_t attempts = 0;  ///< For Hello::attempt: the installation in the upper half, then connections started.
+    std::uint64_t passes = 1;    ///< Polls so far. What is lost in one is one incident (Failure::incident).
+    std::minstd_rand random;     ///< Jitter only.
+    FaultInjector* faults = nullptr;  ///< As of TransportContext.
 };
 
 }  // namespace troupe::tcp

@@ -27,6 +27,8 @@ TcpNic::TcpNic(const TransportContext& context, std::uint32_t index, UniqueFd li
     shared_.name = "tcp" + std::to_string(index);
     shared_.index = index;
     shared_.faults = context.faults;
+    // Above those of its predecessor in this engine, whose connections a peer may not know to be gone yet.
+    shared_.attempts = std::uint64_t{context.installation} << 32;
     std::uint32_t seed = 0;
     std::memcpy(&seed, context.incarnation.bytes.data(), sizeof seed);
     shared_.random.seed(seed + index);

@@ -94,10 +94,12 @@ Result<Region> RegistrationTable::reserve(Region region) {
     const std::lock_guard lock(writers_);
     const auto next = by_addr_.lower_bound(range.addr);
     const auto overlapped = [&](const Entry& entry) -> Status {
-        return {Code::AddressOverlapped, range.toString() + " overlaps " + entry.region.range.toString() +
-                                             (entry.state == State::Visible   ? ", which is registered"
-                                              : entry.state == State::Pending ? ", which is being registered"
-                                                                              : ", which is being unregistered")};
+        return {Code::AddressOverlapped,
+                range.toString() + " overlaps " + entry.region.range.toString() +
+                    (entry.state == State::Visible   ? ", which is registered"
+                     : entry.state == State::Pending ? ", which is being registered"
+                     : entry.state == State::Held    ? ", which a device keeps: call unregisterLocalMemory of it again"
+                                                     : ", which is being unregistered")};
     };
     if (next != by_addr_.end() && next->second.region.range.overlaps(range)) return overlapped(next->second);
     if (next != by_addr_.begin() && std::prev(next)->second.region.range.overlaps(range))

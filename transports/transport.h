@@ -41,6 +41,9 @@ struct TransportContext {
     std::function<void()> described_anew = {};
     /// Pinned host memory through which bytes of GPUs go where there is no shorter way; null: there is none.
     std::shared_ptr<device::StagingPool> staging = nullptr;
+    /// Grows with every transport that this engine installs, from 1: tells the Nics of one installation from those of
+    /// an earlier one, which peers may still have connections of.
+    std::uint32_t installation = 1;
 };
 
 /// A request of which one end or both are memory of a GPU, for `Transport::deviceWay`.

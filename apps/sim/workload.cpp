@@ -237,7 +237,6 @@ bool Workload::submit(OpenBatch& into, int target, SegmentID segment, unsigned c
     if (wanted.empty()) return false;
     const std::int64_t first = into.batch->claim(static_cast<std::uint32_t>(wanted.size()));
     if (first < 0) return false;
-    into.batch->start(static_cast<std::uint32_t>(wanted.size()));
     const TimePoint now = process_.controlLoop().now();
     const auto timeout = process_.config().transfer_timeout;
     for (std::size_t i = 0; i < wanted.size(); ++i) {

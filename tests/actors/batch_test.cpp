@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -51,7 +52,6 @@ void finishOne(Batch& batch, std::uint32_t index, TransferStatusEnum state, Stat
 std::uint32_t startTasks(Batch& batch, std::uint32_t count) {
     const auto first = batch.claim(count);
     EXPECT_GE(first, 0);
-    batch.start(count);
     for (std::uint32_t i = 0; i < count; ++i)
         batch.task(static_cast<std::uint32_t>(first) + i)
             .state.store(static_cast<std::uint8_t>(TransferStatusEnum::PENDING));
@@ -135,6 +135,39 @@ TEST(BatchTable, AFreeAfterEveryTaskWasSeenAsTerminalIsNotBusy) {
     }
 }
 
+TEST(BatchTable, ItsTrackerWaitsForNoFree) {
+    BatchTable table(1);
+    const BatchID id = *table.allocate(1, 0);
+    EXPECT_TRUE(table.findForTracker(id));
+    auto pinned = std::make_optional(table.find(id));
+    std::thread freer([&] { EXPECT_TRUE(table.free(id)); });
+    // The free waits for the pin, and the tracker, which would wait for the free, is told that there is nothing to do.
+    while (table.findForTracker(id)) std::this_thread::yield();
+    EXPECT_FALSE(table.findForTracker(id));
+    pinned.reset();
+    freer.join();
+    EXPECT_FALSE(table.findForTracker(id));
+}
+
+TEST(BatchTable, ItsTrackerFindsABatchWithWorkWhileAFreeDecides) {
+    BatchTable table(1);
+    const BatchID id = *table.allocate(2, 0);
+    auto pinned = std::make_optional(table.find(id));
+    startTasks(**pinned, 1);
+    finishOne(**pinned, 0, TransferStatusEnum::COMPLETED);
+    Status freed;
+    std::thread freer([&] { freed = table.free(id); });
+    while (table.findForTracker(id)) std::this_thread::yield();
+    // A task that is shown as terminal and not counted: the free stands and decides for as long as that may last.
+    (*pinned)->publishTerminal(1, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ((*pinned)->claim(1), 1);
+    EXPECT_TRUE(table.findForTracker(id)) << "what was to be ended would be lost";
+    (*pinned)->finished(1);
+    pinned.reset();
+    freer.join();
+    EXPECT_TRUE(freed || freed.code() == Code::BatchBusy) << freed.toString();
+}
+
 TEST(BatchTable, WithoutMemoryNothingThrowsAndNoSlotIsLost) {
     constexpr std::uint32_t kBatches = 300;  // More than one chunk of slots.
     constexpr std::uint32_t kLarge = 1000;
@@ -201,6 +234,18 @@ TEST(Batch, ClaimsUpToItsCapacityAndNoMore) {
     EXPECT_EQ(batch->claim(2), 3);
     EXPECT_EQ(batch->claim(1), -1);
     EXPECT_EQ(batch->claim(UINT32_MAX), -1);
+}
+
+TEST(Batch, WhatIsClaimedRuns) {
+    BatchTable table(1);
+    const auto batch = table.find(*table.allocate(2, 0));
+    EXPECT_EQ(batch->claim(1), 0);
+    EXPECT_FALSE(batch->done());
+    EXPECT_FALSE(batch->sleepUntilDone(Clock::now()));
+    EXPECT_EQ(batch->summary().s, TransferStatusEnum::PENDING);
+    EXPECT_EQ(batch->claim(2), -1);
+    finishOne(*batch, 0, TransferStatusEnum::COMPLETED);
+    EXPECT_TRUE(batch->done()) << "what did not fit does not run";
 }
 
 TEST(Batch, SummaryIsPendingThenTheWorstWithTheFirstCause) {

@@ -103,7 +103,6 @@ inline SubmitTasks addTasks(const BatchTable& table, BatchID id, const std::vect
     const auto count = static_cast<std::uint32_t>(specs.size());
     const std::int64_t first = batch->claim(count);
     EXPECT_GE(first, 0);
-    batch->start(count);
     for (std::uint32_t i = 0; i < count; ++i) {
         Task& task = batch->task(static_cast<std::uint32_t>(first) + i);
         const TaskSpec& spec = specs[i];

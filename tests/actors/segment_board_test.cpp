@@ -27,15 +27,17 @@ TEST(SegmentBoard, ShowsWhatWasSetUntilItIsClosed) {
     ASSERT_TRUE(board.set(segmentOf(2), Reach::Open, peer));
     EXPECT_EQ(board.reach(segmentOf(2)), Reach::Open);
     EXPECT_EQ(board.peer(segmentOf(2)), peer);
+    EXPECT_TRUE(board.check(segmentOf(2)));
     EXPECT_EQ(board.reach(segmentOf(3)), Reach::Closed);
     ASSERT_TRUE(board.set(segmentOf(2), Reach::NoTransport, peer, "it is far"));
     EXPECT_EQ(board.reach(segmentOf(2)), Reach::NoTransport);
-    EXPECT_EQ(board.whyUnreached(segmentOf(2)), "it is far");
-    EXPECT_EQ(board.whyUnreached(segmentOf(3)), "");
+    EXPECT_EQ(board.check(segmentOf(2)).code(), Code::TransportMissing);
+    EXPECT_EQ(board.check(segmentOf(2)).message(), "it is far");
+    EXPECT_EQ(board.check(segmentOf(3)).code(), Code::StaleHandle);
     ASSERT_TRUE(board.set(segmentOf(2), Reach::Closed, nullptr));
     EXPECT_EQ(board.reach(segmentOf(2)), Reach::Closed);
     EXPECT_EQ(board.peer(segmentOf(2)), nullptr);
-    EXPECT_EQ(board.whyUnreached(segmentOf(2)), "");
+    EXPECT_EQ(board.check(segmentOf(2)).code(), Code::StaleHandle);
 }
 
 TEST(SegmentBoard, TellsGenerationsOfOneIndexApart) {
@@ -74,6 +76,27 @@ TEST(SegmentBoard, ReadersNeverSeeAnothersPeer) {
         }
     stop = true;
     for (auto& reader : readers) reader.join();
+    EXPECT_EQ(wrong, 0);
+}
+
+TEST(SegmentBoard, WhatIsNotReachedIsSaidToBeSoOnlyWithTheReason) {
+    SegmentBoard board;
+    const auto peer = makePeer(2);
+    board.set(segmentOf(2), Reach::NoTransport, peer, "it is far");
+    std::atomic<bool> stop{false};
+    std::atomic<int> wrong{0};
+    std::thread reader([&] {
+        while (!stop) {
+            const Status status = board.check(segmentOf(2));
+            if (status.code() == Code::TransportMissing && status.message() != "it is far") ++wrong;
+        }
+    });
+    for (int round = 0; round < 20'000; ++round) {
+        board.set(segmentOf(2), Reach::NoTransport, peer, "it is far");
+        board.set(segmentOf(2), round % 2 == 0 ? Reach::Closed : Reach::Open, peer);
+    }
+    stop = true;
+    reader.join();
     EXPECT_EQ(wrong, 0);
 }
 

@@ -169,6 +169,31 @@ TEST_F(Tracker, ALostWriteWhoseWorkerLeftEndsAndHoldsNobodyUp) {
     EXPECT_TRUE(tracker_.idle());
 }
 
+TEST_F(Tracker, WhatOneNicAloneMaySendHoldsUpNobodyWhomAnotherCarries) {
+    joinWorker(1, 0, nicInfo(100, 0, 1000));
+    usePeer({0, 1});
+    auto first = spec(0, 1000);
+    first.retries = 1;
+    submit({first});
+    const auto by_first = output_.takeFlights();
+    submit({spec(1000, 1000)});
+    const auto by_second = output_.takeFlights();
+    submit({spec(2000, 2 * by_first[0].length)});
+    EXPECT_TRUE(output_.trains.empty()) << "both are busy";
+    // The lost part of a WRITE waits for its own Nic, whose room goes to what came before.
+    fail(by_first[0], Status(Code::ConnectionLost, "lost"), true);
+    for (const auto& train : output_.trains) EXPECT_EQ(train.worker, 0u);
+    succeed(by_second[0], 1);
+    output_.takeFlights();
+    // So it is the first that waits now, and its Nic has no room.
+    submit({spec(4000, 100)});
+    EXPECT_TRUE(output_.trains.empty()) << "both are busy";
+    succeed(by_second[1], 1);
+    const auto flights = output_.takeFlights();
+    ASSERT_EQ(flights.size(), 1u);
+    EXPECT_EQ(flights[0].remote, kRemote + 4000);
+}
+
 TEST_F(Tracker, WithoutAPathNothingWaits) {
     auto lost = spec(5000, 64);
     lost.retries = 5;

@@ -284,6 +284,23 @@ TEST(BenchCommand, WorksOnItsOwnSegment) {
     EXPECT_EQ(outcome.json()["transport"], "host");
 }
 
+TEST(BenchCommand, SaysThatTheSystemGivesFewerThreadsThanItWasAskedFor) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "a sanitizer needs more addresses than are left here";
+#endif
+    // 16 stacks of 1 GiB do not fit into 16 GiB of addresses beside an engine's own threads, whoever runs this.
+    auto child = ChildProcess::start(
+        {"/bin/sh", "-c",
+         "ulimit -s 1048576 && ulimit -v 16777216 && exec " TROUPE_PROGRAM
+         " bench --local --transport host --duration 0.1 --warmup 0 --footprint 64KiB --block_size 4KiB --batch_size 1 "
+         "--threads 16 2>&1"});
+    ASSERT_TRUE(child) << child.status().toString();
+    const auto out = child->readAll(kPatience);
+    ASSERT_TRUE(out) << out.status().toString();
+    EXPECT_EQ(*child->wait(kPatience), 1) << *out;
+    EXPECT_THAT(*out, AllOf(HasSubstr("ResourceExhausted"), HasSubstr(" of 16 threads"), HasSubstr("ulimit -u")));
+}
+
 TEST(ReplayCommand, FetchesWhatIsHeldAndStoresWhatIsNew) {
     Server server("256MiB");
     const auto outcome = runTroupe({"replay", TROUPE_SMALL_TRACE, "--target", server.segment(), "--as-fast-as-possible",

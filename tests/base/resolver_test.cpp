@@ -1,10 +1,37 @@
 #include "base/resolver.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 
+#include <atomic>
 #include <optional>
+#include <thread>
 
 #include "tests/support/test_reactor.h"
+
+namespace {
+
+std::atomic<int> freed{0};     ///< Answers of glibc's that were given back.
+std::atomic<int> canceled{0};  ///< Queries that were taken back before it began with them.
+
+template <class Function>
+Function* next(const char* name) {
+    return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+// In the place of glibc's, which they call.
+void freeaddrinfo(addrinfo* answer) noexcept {
+    ++freed;
+    next<void(addrinfo*)>("freeaddrinfo")(answer);
+}
+int gai_cancel(gaicb* query) noexcept {
+    const int result = next<int(gaicb*)>("gai_cancel")(query);
+    if (result == EAI_CANCELED) ++canceled;
+    return result;
+}
 
 namespace troupe::test {
 namespace {
@@ -44,7 +71,7 @@ TEST_F(Names, TheOneWhoIsToldMayEndTheResolver) {
     EXPECT_TRUE(reactor_.runUntil([&] { return told != 0; }, std::chrono::seconds(60)));
     reactor_.runIdle();
     EXPECT_EQ(told, 1);
-    EXPECT_EQ(reactor_.timerCount(), 0u);
+    EXPECT_TRUE(reactor_.runUntil([&] { return reactor_.timerCount() == 0; }, std::chrono::seconds(60)));
 }
 
 TEST_F(Names, LocalhostIsALoopbackAddress) {
@@ -88,7 +115,30 @@ TEST_F(Names, NothingComesAfterItsEnd) {
     resolver_.reset();
     reactor_.runUntil([] { return false; }, std::chrono::milliseconds(50));
     EXPECT_FALSE(called);
-    EXPECT_EQ(reactor_.timerCount(), 0u);
+    EXPECT_TRUE(reactor_.runUntil([&] { return reactor_.timerCount() == 0; }, std::chrono::seconds(60)));
+}
+
+TEST_F(Names, EveryAnswerThatNobodyHearsIsGivenBack) {
+    freed = 0;
+    canceled = 0;
+    const auto overFor = [&](int queries) {
+        return reactor_.runUntil([&] { return freed + canceled == queries; }, std::chrono::seconds(60));
+    };
+    // Mostly glibc is done with it before the end, and nobody has looked.
+    resolver_->resolve("localhost", kForever, [](const Result<std::string>&) {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    resolver_.reset();
+    EXPECT_TRUE(overFor(1));
+    // And mostly it is at work.
+    resolver_.emplace(reactor_).resolve("localhost", kForever, [](const Result<std::string>&) {});
+    resolver_.reset();
+    EXPECT_TRUE(overFor(2));
+    // Its time was over before it was looked at.
+    bool told = false;
+    resolver_.emplace(reactor_).resolve("localhost", reactor_.now(), [&](const Result<std::string>&) { told = true; });
+    EXPECT_TRUE(reactor_.runUntil([&] { return told; }));
+    EXPECT_TRUE(overFor(3));
+    EXPECT_TRUE(reactor_.runUntil([&] { return reactor_.timerCount() == 0; }, std::chrono::seconds(60)));
 }
 
 }  // namespace

@@ -3,9 +3,12 @@
 #include "engine/actor_api.h"
 
 #include <gmock/gmock.h>
+#include <spdlog/sinks/base_sink.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
 #include <caf/actor_system.hpp>
@@ -279,6 +282,72 @@ TEST_F(ActorApiTest, RequestsThatAreOpenWhenTheEngineEndsAreAnswered) {
     self->request(actor, kPatience, SubmitTransfers{})
         .receive([&](const TransferReport&) {}, [&](const caf::error& error) { refused = fromCafError(error); });
     EXPECT_EQ(refused.code(), Code::Canceled) << refused.toString();
+}
+
+/// Once told to, it holds the thread that says that a connection ended, as a system does that does not let it run.
+class HoldingSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+  public:
+    std::atomic<bool> hold{false};
+    std::atomic<bool> held{false};
+
+  protected:
+    void sink_it_(const spdlog::details::log_msg& message) override {
+        const std::string_view text(message.payload.data(), message.payload.size());
+        if (text.find("connection ended") == std::string_view::npos) return;
+        while (hold) {
+            held = true;
+            std::this_thread::yield();
+        }
+    }
+    void flush_() override {}
+};
+
+TEST(ActorApiEnd, ARequestIsNotAnsweredWhileANicMayStillWriteToItsBuffer) {
+    const auto sink = std::make_shared<HoldingSink>();
+    EngineSetup setup;
+    setup.config.waiter_drives = false;
+    setup.options.log = std::make_shared<spdlog::logger>("holding", sink);
+    setup.options.log->set_level(spdlog::level::debug);
+    EnginePair pair(setup, 64u << 20);
+    pair.remote.fill(std::byte{1});
+    constexpr int kRequests = 64;
+    caf::actor_system_config config;
+    config.set("scheduler.max-threads", 1);
+    caf::actor_system system(config);
+    std::atomic<int> answered{0};
+    const EngineActor actor = pair.a->actorApi()->actor();
+    system.spawn([&](caf::event_based_actor* self) {
+        for (int i = 0; i < kRequests; ++i)
+            self->request(actor, kPatience, SubmitTransfers{{pair.request(Opcode::Read, 0, 0, pair.local.size())}})
+                .then([&](const TransferReport&) { ++answered; },
+                      [&](const caf::error& error) {
+                          EXPECT_EQ(fromCafError(error).code(), Code::Canceled) << fromCafError(error).toString();
+                          ++answered;
+                      });
+    });
+    const auto limit = Clock::now() + kPatience;
+    const auto waitFor = [&](const auto& reached) {
+        while (!reached() && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::microseconds(100));
+        return reached();
+    };
+    ASSERT_TRUE(waitFor([&] { return *const_cast<volatile std::byte*>(pair.local.data()) == std::byte{1}; }));
+    // Somebody who comes and goes, so that the data loop has something to say.
+    sink->hold = true;
+    const auto port = (*pair.a->getSegmentDescByID(kLocalSegmentID))->lane_ports.at(0);
+    const auto there = SocketAddress::fromNumeric("127.0.0.1", port);
+    const UniqueFd visitor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(visitor.get(), there->get(), there->length), 0);
+    ASSERT_EQ(::shutdown(visitor.get(), SHUT_WR), 0);
+    ASSERT_TRUE(waitFor([&] { return sink->held.load(); }));
+    const int before = answered;
+    EXPECT_LT(before, kRequests) << "nothing is under way any more";
+    std::thread ender([&] { EXPECT_TRUE(pair.a->freeEngine()); });
+    // Time for answers that come too early. Those whose tasks had ended before may be on their way.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_LT(answered, kRequests);
+    sink->hold = false;
+    ender.join();
+    EXPECT_TRUE(waitFor([&] { return answered == kRequests; }));
 }
 
 TEST(ActorApiOwnSystem, TheEnginesOwnSystemServesToo) {

@@ -335,5 +335,24 @@ TEST(Canceled, AWriteNeverLandsOnOneThatWasSubmittedAfterItsEnd) {
     EXPECT_TRUE(pair.remote.holdsOnly(std::byte{0xbb}, 0, half));
 }
 
+TEST(LargeCopy, WithinTheProcessIsCarriedByTheNicsOfEveryLoop) {
+    EngineSetup setup;
+    setup.config.data_loops = 3;
+    const auto engine = startEngine(setup);
+    Buffer from(128u << 20);
+    Buffer to(from.size());
+    from.fillPattern(1);
+    ASSERT_TRUE(engine->registerLocalMemory(from.data(), from.size()));
+    ASSERT_TRUE(engine->registerLocalMemory(to.data(), to.size()));
+    BatchHolder batch(*engine, 1);
+    ASSERT_TRUE(batch.submit({makeRequest(Opcode::Write, kLocalSegmentID, from.data(), to.address(), from.size())}));
+    expectCompleted(batch.wait(), from.size());
+    EXPECT_TRUE(to.holdsPattern(1));
+    const auto how = engine->explain(batch.id(), 0);
+    ASSERT_TRUE(how) << how.status().toString();
+    EXPECT_EQ(how->transport, "host");
+    EXPECT_EQ(how->nics.size(), 3u) << how->toString();
+}
+
 }  // namespace
 }  // namespace troupe::test

@@ -394,6 +394,37 @@ TEST_F(Faults, AFailedControlFrameEndsTheConnectionAndThePeerIsFoundAgain) {
                     pair.local.size());
 }
 
+class FaultsOfKeepalive : public Faults {
+  protected:
+    static EngineSetup impatient() {
+        EngineSetup setup = breakable();
+        setup.config.keepalive_interval = milliseconds(50);
+        setup.config.keepalive_timeout = milliseconds(500);
+        setup.config.open_timeout = milliseconds(2000);
+        return setup;
+    }
+    FaultsOfKeepalive() : Faults(impatient()) {}
+};
+
+TEST_F(FaultsOfKeepalive, ADescriptorThatNeverComesIsAskedForAnewOverAnotherConnection) {
+    FaultRule rule = first(FaultPoint::ControlFrame, FaultAction::Lose);
+    rule.where = "Descriptor";
+    const auto id = add(there(), rule);
+    const TimePoint limit = Clock::now() + kPatience;
+    while (fired(there(), id) == 0 && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_EQ(fired(there(), id), 1u);
+    // Its pings are answered all the while.
+    Buffer more(4096);
+    ASSERT_TRUE(pair.b->registerLocalMemory(more.data(), more.size()));
+    const auto knows = [&] {
+        const auto desc = pair.a->getSegmentDescByID(pair.segment);
+        return desc && (*desc)->buffers.size() == 2;
+    };
+    Status synced;
+    while (!knows() && Clock::now() < limit) synced = pair.a->syncSegmentCache();
+    EXPECT_TRUE(knows()) << synced.toString();
+}
+
 // --- store calls -------------------------------------------------------------------------------------------------
 
 class FaultsOfAStore : public ::testing::Test {

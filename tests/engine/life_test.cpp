@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <string>
@@ -253,6 +254,95 @@ TEST(Life, CallsThatWaitAreRefusedOnALoopOfAnotherEngine) {
     EXPECT_TRUE(fresh.init("p2p", ""));
     EXPECT_TRUE(other->registerLocalMemory(memory.data(), memory.size()));
     EXPECT_TRUE(other->unregisterLocalMemory(memory.data()));
+}
+
+/// Publishes nothing, and says what its engine is when it is taken down with it.
+class RefusingStore final : public InprocStore {
+  public:
+    RefusingStore(std::shared_ptr<InprocDirectory> directory, std::function<void()> at_end)
+        : InprocStore(std::move(directory)), at_end_(std::move(at_end)) {}
+    ~RefusingStore() override { at_end_(); }
+    void publish(const SegmentDesc&, Duration, DoneCallback done) override {
+        done(Status(Code::AccessDenied, "told to refuse"));
+    }
+
+  private:
+    std::function<void()> at_end_;
+};
+
+TEST(Life, AFailedInitIsOverForEveryThreadBeforeItIsTakenDown) {
+    TransferEngine* engine = nullptr;
+    Status during;
+    EngineOptions options;
+    options.config = EngineSetup().config;
+    options.log = makeSilentLogger();
+    options.inproc_store = [&] {
+        return std::make_unique<RefusingStore>(std::make_shared<InprocDirectory>(),
+                                               [&] { during = engine->allocateBatchID(1).status(); });
+    };
+    TransferEngine failing(std::move(options));
+    engine = &failing;
+    const Status refused = failing.init("inproc://", "failing", "127.0.0.1");
+    expectCode(refused, Code::AccessDenied);
+    expectCode(during, Code::NotInitialised);
+    EXPECT_THAT(during.message(), HasSubstr("told to refuse"));
+}
+
+TEST(Life, AThreadThatWaitsForAFailingInitToBeUsableIsNotLeftBehind) {
+    for (int round = 0; round < 20; ++round) {
+        EngineOptions options;
+        options.config = EngineSetup().config;
+        options.log = makeSilentLogger();
+        options.inproc_store = [] {
+            return std::make_unique<RefusingStore>(std::make_shared<InprocDirectory>(), [] {});
+        };
+        TransferEngine failing(std::move(options));
+        std::atomic<bool> over{false};
+        std::promise<void> ended;
+        std::thread user([&] {
+            while (!over) {
+                const auto batch = failing.allocateBatchID(1);
+                if (!batch) continue;
+                TransferRequest nothing;
+                nothing.target_id = kLocalSegmentID;
+                if (failing.submitTransfer(*batch, {nothing})) static_cast<void>(failing.waitTransfer(*batch));
+            }
+            ended.set_value();
+        });
+        EXPECT_FALSE(failing.init("inproc://", "failing", "127.0.0.1"));
+        over = true;
+        expectEnds(user, ended.get_future());
+    }
+}
+
+TEST(Life, WhatMayBeAskedAtAnyTimeMayBeAskedBesideInit) {
+    for (int round = 0; round < 20; ++round) {
+        EngineOptions options;
+        options.log = makeSilentLogger();
+        options.config.data_loops = 4;
+        TransferEngine engine(std::move(options));
+        std::atomic<bool> over{false};
+        std::thread asker([&] {
+            while (!over) {
+                const std::string name = engine.localSegmentName();
+                EXPECT_TRUE(name.empty() || name.rfind("127.0.0.1:", 0) == 0) << name;
+                // Its name is known before, and so is whatever comes with it.
+                const bool begun = !name.empty();
+                EXPECT_TRUE(!begun || engine.actorApi() != nullptr);
+                EXPECT_TRUE(!begun || !engine.incarnation().isNull());
+                static_cast<void>(engine.authCounts());
+                static_cast<void>(engine.quarantine());
+                static_cast<void>(engine.getTransport("tcp"));
+            }
+        });
+        std::thread ender;
+        if (round % 2 == 1) ender = std::thread([&] { EXPECT_TRUE(engine.freeEngine()); });
+        const Status begun = engine.init("p2p", "", "127.0.0.1");
+        EXPECT_TRUE(begun || (round % 2 == 1 && begun.code() == Code::AlreadyExists)) << begun.toString();
+        over = true;
+        asker.join();
+        if (ender.joinable()) ender.join();
+    }
 }
 
 TEST(Life, InitTwiceIsAnError) {
@@ -519,6 +609,71 @@ TEST(FreeEngine, WhileOtherThreadsCallEverything) {
     }
 }
 
+/// Calls that one thread makes over and over; `mine` is memory of its own.
+std::vector<std::function<void()>> rareCalls(EnginePair& pair, Buffer& mine) {
+    TransferEngine& engine = *pair.a;
+    const auto ignore = [](const auto&) {};
+    return {
+        [&, ignore] {
+            ignore(engine.installTransport("null"));
+            ignore(engine.uninstallTransport("null"));
+        },
+        [&, ignore] {
+            const auto batch = engine.allocateBatchID(2);
+            if (!batch) return;
+            ignore(engine.submitTransfer(*batch, {pair.request(Opcode::Read, 0, 0, 65536)}));
+            ignore(engine.explain(*batch, 0));
+            ignore(engine.cancelTransfer(*batch));
+            ignore(engine.cancelTransfer(*batch, 0));
+            ignore(engine.getBatchTransferStatus(*batch));
+            ignore(engine.waitTransfer(*batch, kPatience));
+            ignore(engine.freeBatchID(*batch));
+        },
+        [&, ignore] {
+            const auto segment = engine.openSegment(pair.b->localSegmentName());
+            if (!segment) return;
+            ignore(engine.explainSegment(*segment));
+            ignore(engine.getSegmentDescByID(*segment));
+            ignore(engine.closeSegment(*segment));
+        },
+        [&, ignore] {
+            ignore(engine.registerLocalMemoryBatch({{mine.data(), 4096}, {mine.data() + 8192, 4096}}));
+            ignore(engine.unregisterLocalMemoryBatch({mine.data(), mine.data() + 8192}));
+        },
+        [&, ignore] {
+            const auto memory = engine.allocateLocalMemory(8192);
+            if (memory) ignore(engine.freeLocalMemory(*memory));
+        },
+        [&, ignore] {
+            ignore(engine.init("p2p", ""));
+            ignore(engine.updateLocalSegmentDesc());
+            ignore(engine.quarantine());
+            ignore(engine.authCounts());
+            ignore(engine.getLocalTopology());
+            ignore(engine.getTransport("tcp"));
+            ignore(engine.localSegmentName());
+            ignore(engine.actorApi());
+        },
+    };
+}
+
+TEST(FreeEngine, WhileOtherThreadsCallWhatIsCalledRarely) {
+    for (int round = 0; round < 5; ++round) {
+        EnginePair pair;
+        Buffer mine(16384);
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> callers;
+        for (auto& call : rareCalls(pair, mine))
+            callers.emplace_back([&stop, call] {
+                while (!stop) call();
+            });
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        EXPECT_TRUE(pair.a->freeEngine());
+        stop = true;
+        for (auto& caller : callers) caller.join();
+    }
+}
+
 TEST(FreeEngine, OfTheOwnerFailsThePeersTransfersWithACause) {
     EnginePair pair({}, 64u << 20);
     BatchHolder batch(*pair.a, 8);
@@ -626,6 +781,33 @@ TEST(Guest, AProgramStartedBesideAnEngineGetsNoneOfItsDescriptors) {
         EXPECT_GT(entriesOf("/proc/self/fd"), own + 10) << "or there is nothing to inherit";
         EXPECT_EQ(descriptorsOfAProgram(), before);
     }
+}
+
+TEST(Guest, HasNoThreadForAConnection) {
+    constexpr int kPeers = 50;
+    EngineSetup setup;
+    const auto engine = startEngine(setup);
+    Buffer memory(4096);
+    ASSERT_TRUE(engine->registerLocalMemory(memory.data(), memory.size()));
+    std::vector<std::unique_ptr<TransferEngine>> peers;
+    Buffer remote(4096);
+    const auto use = [&](const TransferEngine& peer) {
+        const auto segment = engine->openSegment(peer.localSegmentName());
+        ASSERT_TRUE(segment) << segment.status().toString();
+        expectCompleted(
+            runBatch(*engine, {makeRequest(Opcode::Write, *segment, memory.data(), remote.address(), 4096)}), 4096);
+    };
+    for (int i = 0; i < kPeers; ++i) {
+        peers.push_back(startEngine(setup));
+        ASSERT_TRUE(peers.back()->registerLocalMemory(remote.data(), remote.size()));
+    }
+    // What begins with the first use of anything.
+    use(*peers[0]);
+    const std::size_t threads = entriesOf("/proc/self/task");
+    const std::size_t descriptors = entriesOf("/proc/self/fd");
+    for (const auto& peer : peers) use(*peer);
+    EXPECT_EQ(entriesOf("/proc/self/task"), threads);
+    EXPECT_GT(entriesOf("/proc/self/fd"), descriptors + kPeers) << "or there are no connections";
 }
 
 TEST(Guest, AThousandEnginesLeakNeitherDescriptorNorThreadNorMemory) {

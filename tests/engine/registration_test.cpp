@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <thread>
 
 #include "base/byte_range.h"
 #include "base/fault_injector.h"
+#include "metadata/inproc_store.h"
 #include "tests/support/engine_pair.h"
 #include "topology/topology.h"
 
@@ -322,6 +324,54 @@ TEST(Unregister, ByTheOwnerWhilePeersWriteLeavesTheMemoryAloneAfterwards) {
         if (status.s != TransferStatusEnum::COMPLETED) expectFailed(status, Code::AddressNotRegistered);
         ASSERT_TRUE(pair.b->registerLocalMemory(pair.remote.data(), pair.remote.size()));
     }
+}
+
+/// Counts what is published.
+class CountingStore final : public InprocStore {
+  public:
+    CountingStore(std::shared_ptr<InprocDirectory> directory, std::atomic<int>& published, std::atomic<int>& buffers)
+        : InprocStore(std::move(directory)), published_(published), buffers_(buffers) {}
+    void publish(const SegmentDesc& desc, Duration ttl, DoneCallback done) override {
+        buffers_ = static_cast<int>(desc.buffers.size());
+        ++published_;
+        InprocStore::publish(desc, ttl, std::move(done));
+    }
+
+  private:
+    std::atomic<int>& published_;
+    std::atomic<int>& buffers_;
+};
+
+TEST(UpdateMetadata, WithoutItTheStoreHearsOfAChangeOnlyWithTheNextUpdate) {
+    std::atomic<int> published{0};
+    std::atomic<int> buffers{-1};
+    EngineOptions options;
+    options.config = EngineSetup().config;
+    options.log = makeSilentLogger();
+    options.inproc_store = [&, directory = std::make_shared<InprocDirectory>()] {
+        return std::make_unique<CountingStore>(directory, published, buffers);
+    };
+    TransferEngine engine(std::move(options));
+    ASSERT_TRUE(engine.init("inproc://", "self", "127.0.0.1"));
+    Buffer memory(4096);
+    int before = published;
+    ASSERT_TRUE(engine.registerLocalMemory(memory.data(), 4096, "*", true, /*update_metadata=*/false));
+    // It has the directory handle whatever was sent to it.
+    ASSERT_TRUE(engine.syncSegmentCache());
+    EXPECT_EQ((*engine.getSegmentDescByID(kLocalSegmentID))->buffers.size(), 1u) << "peers that ask see it";
+    EXPECT_EQ(published, before);
+    ASSERT_TRUE(engine.updateLocalSegmentDesc());
+    EXPECT_EQ(published, before + 1);
+    EXPECT_EQ(buffers, 1);
+
+    before = published;
+    ASSERT_TRUE(engine.unregisterLocalMemory(memory.data(), /*update_metadata=*/false));
+    ASSERT_TRUE(engine.syncSegmentCache());
+    EXPECT_EQ(published, before);
+    EXPECT_EQ(buffers, 1);
+    ASSERT_TRUE(engine.updateLocalSegmentDesc());
+    EXPECT_EQ(published, before + 1);
+    EXPECT_EQ(buffers, 0);
 }
 
 }  // namespace

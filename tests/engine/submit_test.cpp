@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "tests/support/engine_pair.h"
@@ -244,6 +245,75 @@ TEST(Batches, WaitWithoutATimeoutWaitsForTheEnd) {
     ASSERT_TRUE(ended);
     expectCompleted(*ended, pair.local.size());
     EXPECT_TRUE(pair.a->freeBatchID(*batch));
+}
+
+TEST(Batches, WaitWithoutATimeoutIsNeverPendingWhileAnotherThreadSubmits) {
+    constexpr std::size_t kTasks = 20'000;
+    for (const bool waiter_drives : {true, false}) {
+        EngineSetup setup;
+        setup.config.waiter_drives = waiter_drives;
+        EnginePair pair(setup);
+        ASSERT_TRUE(pair.a->installTransport("null"));
+        BatchHolder batch(*pair.a, kTasks);
+        std::atomic<bool> all{false};
+        std::thread submitter([&] {
+            for (std::size_t i = 0; i < kTasks; ++i) EXPECT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, 16)}));
+            all = true;
+        });
+        int pending = 0;
+        for (bool last = false; !last;) {
+            last = all;
+            const auto status = pair.a->waitTransfer(batch.id());
+            ASSERT_TRUE(status) << status.status().toString();
+            if (status->s != TransferStatusEnum::COMPLETED) ++pending;
+        }
+        submitter.join();
+        EXPECT_EQ(pending, 0);
+    }
+}
+
+TEST(Batches, OneIsUsedEndedAndFreedByManyThreadsAtOnce) {
+    EngineSetup setup;
+    setup.config.data_loops = 2;
+    EnginePair pair(setup);
+    ASSERT_TRUE(pair.a->installTransport("null"));
+    std::atomic<BatchID> current{kInvalidBatchID};
+    std::atomic<bool> stop{false};
+    std::atomic<int> freed{0};
+    const auto isOfItsTime = [](const Status& status) {
+        // Each of them may find that another has freed it.
+        EXPECT_TRUE(status || status.code() == Code::StaleHandle || status.code() == Code::BatchBusy ||
+                    status.code() == Code::CapacityExceeded || status.code() == Code::InvalidArgument)
+            << status.toString();
+    };
+    const std::vector<std::function<Status(BatchID)>> calls = {
+        [&](BatchID id) { return pair.a->submitTransfer(id, {pair.request(Opcode::Write, 0, 0, 16)}); },
+        [&](BatchID id) { return pair.a->cancelTransfer(id); },
+        [&](BatchID id) { return pair.a->waitTransfer(id).status(); },
+        [&](BatchID id) { return pair.a->getBatchTransferStatus(id).status(); },
+        [&](BatchID id) { return pair.a->explain(id, 0).status(); },
+        [&](BatchID id) { return pair.a->cancelTransfer(id, 0); },
+    };
+    std::vector<std::thread> threads;
+    for (std::size_t t = 0; t < 3; ++t)
+        threads.emplace_back([&, t] {
+            for (std::size_t i = t; !stop; ++i)
+                if (const BatchID id = current; id != kInvalidBatchID) isOfItsTime(calls[i % calls.size()](id));
+        });
+    const auto limit = Clock::now() + kPatience;
+    for (int round = 0; round < 30'000 && Clock::now() < limit; ++round) {
+        const auto id = pair.a->allocateBatchID(4);
+        ASSERT_TRUE(id) << id.status().toString();
+        isOfItsTime(pair.a->submitTransfer(*id, {pair.request(Opcode::Write, 0, 0, 16)}));
+        current = *id;
+        Status done(Code::BatchBusy, "");
+        while (!done && Clock::now() < limit) done = pair.a->freeBatchID(*id);
+        EXPECT_TRUE(done) << done.toString();
+        ++freed;
+    }
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(freed, 30'000);
 }
 
 TEST(Batches, WaitGivesPendingWhenTheTimePassesFirst) {

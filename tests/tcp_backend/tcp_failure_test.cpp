@@ -291,6 +291,27 @@ TEST(TcpFailure, ResetEndsAReadAndNothingIsReceivedAfterwards) {
     EXPECT_EQ(std::memcmp(fresh, remote.data(), 100), 0);
 }
 
+TEST(TcpFailure, ATransportThatIsInstalledAnewIsNotTakenForAnEarlierOneWhoseEndWasLost) {
+    Pair pair;
+    std::vector<char> remote(4096);
+    std::vector<char> local(4096, 'n');
+    pair.b.registerMemory(remote.data(), remote.size());
+    // A connection that was made anew a few times.
+    for (int i = 0; i < 3; ++i) {
+        pair.run({write(local.data(), remote.data(), 4096)});
+        pair.a.nic->resetPath(pair.path, {Code::Timeout, "the deadline passed"});
+    }
+    pair.run({write(local.data(), remote.data(), 4096)});
+    // The target hears nothing of its end.
+    const auto transport = std::move(pair.a.transport);
+    const auto nic = std::move(pair.a.nic);
+    pair.a.install();
+    pair.a.sweep.clear();
+    pair.path = *pair.a.nic->openPath(pair.b.asPeer());
+    pair.run({write(local.data(), remote.data(), 4096)});
+    EXPECT_TRUE(pair.a.sweep.failed.empty()) << pair.failure().cause.toString();
+}
+
 TEST(TcpFailure, ClosingIsFinalAndTheIdIsDead) {
     Pair pair;
     std::vector<char> remote(1u << 20);

@@ -29,7 +29,9 @@ struct Node {
 
     void install() {
         transport = std::make_unique<TcpTransport>();
-        const Status status = transport->install({config, table, incarnation, bind_host, 1, log, auth});
+        TransportContext context{config, table, incarnation, bind_host, 1, log, auth};
+        context.installation = ++installations;
+        const Status status = transport->install(context);
         ASSERT_TRUE(status.isOk()) << status.toString();
         nic = std::move(transport->takeNics().front().nic);
     }
@@ -69,6 +71,7 @@ struct Node {
     std::unique_ptr<TcpTransport> transport;
     std::unique_ptr<Nic> nic;
     Sweep sweep;
+    std::uint32_t installations = 0;
 };
 
 /// An initiator `a` with a path to a target `b`.
