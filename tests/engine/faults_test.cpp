@@ -196,9 +196,13 @@ TEST_F(Faults, ATaskThatItsDeadlineEndedSaysWhatWasUnderWay) {
 }
 
 TEST_F(Faults, ATaskThatTheLossOfItsPeerEndedSaysWhenThatWasHeardOfLast) {
-    add(here(), every(FaultPoint::Completion, FaultAction::Lose));
+    const auto lost = add(here(), every(FaultPoint::Completion, FaultAction::Lose));
     BatchHolder batch(*pair.a, 1);
-    ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
+    ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, 4096)}));
+    // Only then: what the other engine's end still finds unsent is refused by the network before the peer is down.
+    const TimePoint limit = Clock::now() + std::chrono::seconds(30);
+    while (fired(here(), lost) == 0 && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_EQ(fired(here(), lost), 1u);
     EXPECT_TRUE(pair.b->freeEngine());
     const TransferStatus status = batch.wait();
     EXPECT_EQ(status.s, TransferStatusEnum::FAILED);
