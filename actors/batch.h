@@ -27,7 +27,9 @@ struct Task {
     std::unique_ptr<device::TaskEvents> events;  ///< Null, as nearly always: none. The tracker's after SubmitTasks.
 
     // The tracker's own. `tracked` is the only one read before it is known that the submitter is done with the task.
-    bool tracked = false;                  ///< From SubmitTasks to its terminal state.
+    bool tracked = false;  ///< From SubmitTasks to its terminal state.
+    static constexpr std::uint32_t kNoGate = UINT32_MAX;
+    std::uint32_t gate = kNoGate;          ///< Its place among those that wait for an event.
     std::uint32_t in_flight = 0;           ///< Flights out with workers.
     std::uint64_t workers = 0;             ///< Bit i: a flight went to worker i (63: or above).
     std::uint64_t confirmed = 0;           ///< Bytes reported done.
@@ -58,6 +60,7 @@ struct Task {
 
     /// The submitting thread, once the request is filled in: nothing is left of what the slot held before.
     void begin() {
+        gate = kNoGate;
         in_flight = 0;
         workers = 0;
         confirmed = 0;

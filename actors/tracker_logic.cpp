@@ -14,6 +14,8 @@ constexpr auto kDeadlineGrain = std::chrono::milliseconds(5);
 // Between two looks at an event of the application that tasks wait for, while nothing else happens. A sleeping loop
 // wakes by milliseconds.
 constexpr auto kGateGrain = std::chrono::microseconds(50);
+/// Of those, how many are looked at then: with more, each is in every so many passes, and other work goes on between.
+constexpr std::size_t kGatesPerPass = 64;
 
 // Windows of each path that may be sent again before anything has arrived: to lose all paths a few times is no storm.
 constexpr std::uint64_t kWindowsToRetry = 8;
@@ -150,7 +152,7 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
         }
         if (task.events) [[unlikely]] {
             // Looked at by the timer, and now.
-            gated_.emplace_back(&batch, i);
+            waitAtGate(batch, i);
             continue;
         }
         enqueue(static_cast<std::uint32_t>(task.segment), Run::of(batch, i));
@@ -160,15 +162,36 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
     flushTally();
 }
 
-/// Tasks whose events have come go out.
+void TrackerLogic::waitAtGate(Batch& batch, std::uint32_t index) {
+    batch.task(index).gate = static_cast<std::uint32_t>(gated_.size());
+    gated_.emplace_back(&batch, index);
+}
+
+/// The last one takes its place: thousands may end at once.
+void TrackerLogic::leaveGate(Task& task) {
+    const std::uint32_t place = std::exchange(task.gate, Task::kNoGate);
+    if (place == Task::kNoGate) return;
+    const auto last = gated_.back();
+    gated_.pop_back();
+    if (place == gated_.size()) return;
+    gated_[place] = last;
+    last.first->task(last.second).gate = place;
+}
+
+/// Tasks whose events have come go out. Each look is a call of the driver, so there are only so many at a time.
 void TrackerLogic::openGates(TimePoint now) {
-    for (const auto& [batch, index] : std::exchange(gated_, {})) {
+    for (std::size_t looks = std::min(gated_.size(), kGatesPerPass); looks > 0; --looks) {
+        if (next_gate_ >= gated_.size()) next_gate_ = 0;
+        const auto [batch, index] = gated_[next_gate_];
         Task& task = batch->task(index);
         const auto ready = task.events->isReady();
+        if (ready && !*ready) {
+            ++next_gate_;
+            continue;
+        }
+        leaveGate(task);
         if (!ready)
             doom(*batch, index, ready.status().withContext("wait_event or wait_stream"));
-        else if (!*ready)
-            gated_.emplace_back(batch, index);
         else if (peerOf(task) == nullptr)
             doom(*batch, index, Status(Code::StaleHandle, "the segment was closed before the transfer began"));
         else
@@ -180,7 +203,7 @@ void TrackerLogic::openGates(TimePoint now) {
 /// A task with events ends.
 void TrackerLogic::endEvents(Batch& batch, std::uint32_t index, TransferStatusEnum& state) {
     Task& task = batch.task(index);
-    std::erase(gated_, std::pair(&batch, index));
+    leaveGate(task);
     if (state == TransferStatusEnum::COMPLETED) {
         if (const Status told = task.events->signal(); !told) {
             task.error = told.withContext("done_event");

@@ -111,6 +111,8 @@ class TrackerLogic {
     TimePoint endOverdue(Batch& batch, TimePoint now, const Status& cause);
     void resetPathsOf(const Task& task, const Status& cause);
     void end(Batch& batch, std::uint32_t index, TransferStatusEnum state);
+    void waitAtGate(Batch& batch, std::uint32_t index);
+    void leaveGate(Task& task);
     void openGates(TimePoint now);
     void endEvents(Batch& batch, std::uint32_t index, TransferStatusEnum& state);
     /// Calls visit(Batch&, index) for every task that is not terminal.
@@ -133,7 +135,8 @@ class TrackerLogic {
     std::vector<KnownWorker> workers_;
     std::vector<PeerState> peers_;  ///< By peer index.
     /// Tasks that wait for an event of the application; none of them was cut into flights.
-    std::vector<std::pair<Batch*, std::uint32_t>> gated_;
+    std::vector<std::pair<Batch*, std::uint32_t>> gated_;   ///< Each task knows its place: Task::gate.
+    std::size_t next_gate_ = 0;                             ///< Where the next look begins.
     RunPool runs_;                                          ///< What is in their queues.
     std::vector<std::uint32_t> dirty_;                      ///< Peers that flush must look at.
     Batch* active_ = nullptr;                               ///< Intrusive list of batches with running tasks.

@@ -111,6 +111,45 @@ TEST_F(GpuEvents, ATaskWhoseEventNeverComesEndsByItsDeadlineOrByCancelAndHoldsNo
     must(gpu(0).synchronize(stream));
 }
 
+TEST_F(GpuEvents, OfManyThatWaitSomeAreCanceledAndTheOthersGoOut) {
+    constexpr std::size_t kTasks = 1000;
+    constexpr std::uint64_t kEach = 64;
+    Memory local = make("gpu0", kTasks * kEach);
+    Memory remote = make("host", kTasks * kEach);
+    registerAll(*a, local);
+    registerAll(*b, remote);
+    local.write(0, noise(kTasks * kEach, 4));
+    remote.write(0, noise(kTasks * kEach, 5));
+    const device::DeviceStream stream = must(gpu(0).makeStream());
+    const device::DeviceEvent event = must(gpu(0).makeEvent());
+    // Long enough for the cancels; where it is not, what they come too late for is there, which is right as well.
+    control.delay(stream.get(), 500000);
+    must(gpu(0).record(event, stream));
+    std::vector<TransferRequest> requests;
+    for (std::uint64_t i = 0; i < kTasks; ++i) {
+        requests.push_back(
+            makeRequest(Opcode::Write, segment, local.pointer(i * kEach), remote.addr() + i * kEach, kEach));
+        requests.back().wait_event = handle(event.get());
+    }
+    BatchHolder batch(*a, kTasks);
+    ASSERT_TRUE(batch.submit(requests));
+    for (std::size_t i = 0; i < kTasks; i += 3) ASSERT_TRUE(a->cancelTransfer(batch.id(), i));
+    batch.wait();
+    std::size_t canceled = 0;
+    for (std::size_t i = 0; i < kTasks; ++i) {
+        const auto status = a->getTransferStatus(batch.id(), i);
+        ASSERT_TRUE(status);
+        const bool arrived = status->s == TransferStatusEnum::COMPLETED;
+        ASSERT_TRUE(arrived || i % 3 == 0) << i << ": " << status->error.toString();
+        if (!arrived) ++canceled;
+        const auto expected = noise(kTasks * kEach, arrived ? 4 : 5);
+        const auto there = remote.read(i * kEach, kEach);
+        ASSERT_TRUE(std::equal(there.begin(), there.end(), expected.begin() + static_cast<long>(i * kEach))) << i;
+    }
+    EXPECT_GT(canceled, 0u);
+    must(gpu(0).synchronize(stream));
+}
+
 TEST_F(GpuEvents, WhatCannotBeWaitedForIsRefused) {
     Memory host = make("host", kBytes);
     Memory remote = make("host", kBytes);
