@@ -12,13 +12,15 @@
 
 namespace troupe {
 
-/// Starts a thread that takes no signals: they belong to the host program, whose own threads take them.
+/// Starts a thread that takes no signals: they belong to the host program, whose own threads take them. But for those
+/// that a fault of the thread itself raises: blocked, they would end the process past the program's handlers.
 /// ResourceExhausted: the system gives no thread. `name` has at most 15 bytes, which is all that Linux keeps.
 template <class Work>
 Result<std::thread> startQuietThread(const char* name, Work&& work) {
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
+    for (const int of_a_fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, of_a_fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     Status refused;
     std::thread thread;
