@@ -131,9 +131,11 @@ Result cuIpcCloseMemHandle(DevicePtr memory) {
     Mapping* mapping = state.find(memory);
     if (mapping == nullptr || mapping->base != memory || mapping->kind != Mapping::Kind::Imported)
         return Result::InvalidValue;
-    if (--mapping->opened > 0) return Result::Success;
-    state.drain(context->device, lock);
+    // Draining lets go of the lock: another thread may open or close the same memory meanwhile.
+    if (mapping->opened == 1) state.drain(context->device, lock);
     mapping = state.find(memory);
+    if (mapping == nullptr) return Result::InvalidValue;
+    if (--mapping->opened > 0) return Result::Success;
     mapping->backing->removeImporter(::getpid());
     fake_cuda::giveBack(state, memory - mapping->offset);
     state.mappings.erase(memory);
