@@ -18,6 +18,9 @@ usage() { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 # The longest that the program measures, that it may run after all (a driver may hang), and that compute-sanitizer may.
 readonly measure_s=180 run_s=230 sanitize_s=110
 
+for word in "$@"; do
+    [[ $word != --help && $word != -h ]] || { usage; exit 0; }
+done
 program=$root/build/release/bin/troupe_gpu_check
 libraries=
 built=no

@@ -65,6 +65,14 @@ class GpuCheckScript(unittest.TestCase):
             self.assertEqual(ran.returncode, outcome, ran.stdout)
             self.assertIn("ran ", ran.stdout.splitlines()[-1])
 
+    def test_help_builds_and_measures_nothing(self):
+        for words in (["--help"], ["--program", self.tool("program", "echo ran\n"), "-h"]):
+            ran = self.check(*words)
+            self.assertEqual(ran.returncode, 0, ran.stdout)
+            self.assertIn("--bundle DIR", ran.stdout)
+            self.assertNotIn("ran\n", ran.stdout)
+            self.assertNotIn("ninja", ran.stdout)
+
     def test_a_failed_check_is_a_failure(self):
         ran = self.check("--program", self.tool("program", "exit 1\n"))
         self.assertEqual(ran.returncode, 1, ran.stdout)
