@@ -125,6 +125,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
     std::uint32_t tracker = 0;
     ByteRange here;
     std::uint64_t there = 0;
+    bool has_arrived = false;
     {
         const auto batch = core.batches->find(id);
         if (!batch) return BatchTable::stale(id);
@@ -145,6 +146,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
         length = task.length;
         here = task.source();
         there = task.remote;
+        has_arrived = task.transferred.load(std::memory_order_relaxed) != 0;
         tracker = batch->tracker();
     }
     if (!history) {
@@ -157,7 +159,7 @@ Result<RouteExplanation> TransferEngine::explain(BatchID id, std::size_t index) 
     auto explained = core.ask<Result<RouteExplanation>>(core.directory, [&](auto reply) {
         return ExplainSegment{segment, carriers, std::move(*history), length, std::move(reply)};
     });
-    if (!explained || explained->nics.empty()) return explained;
+    if (!explained || explained->nics.empty() || !has_arrived) return explained;
     auto desc = getSegmentDescByID(segment);
     const auto peer = core.segments.peer(segment);
     // A transfer needs no descriptor to reach what was registered since that was fetched; this does.

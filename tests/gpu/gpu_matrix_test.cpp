@@ -225,6 +225,27 @@ TEST_F(GpuMatrix, ExplainSaysHowMemoryOfAGpuIsCarried) {
     EXPECT_EQ(way(segment, "host", "host"), "");
 }
 
+TEST_F(GpuMatrix, ExplainNamesNoWayOfATaskThatMovedNothing) {
+    auto a = startEngine(setup());
+    auto b = startEngine(setup());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    Memory local = make("gpu0", 4096);
+    Memory remote = make("host", 4096);
+    registerAll(*a, local);
+    registerAll(*b, remote);
+    for (const bool is_late : {false, true}) {
+        // What nobody registered at the owner, and a deadline that is over.
+        auto request = makeRequest(Opcode::Write, segment, local.pointer(), remote.addr() + (is_late ? 0 : 4096), 4096);
+        if (is_late) request.deadline = Clock::now() - std::chrono::milliseconds(1);
+        BatchHolder batch(*a, 1);
+        ASSERT_TRUE(batch.submit({request}));
+        EXPECT_EQ(batch.wait().s, is_late ? TransferStatusEnum::TIMEOUT : TransferStatusEnum::FAILED);
+        const auto explained = a->explain(batch.id(), 0);
+        ASSERT_TRUE(explained) << explained.status().toString();
+        EXPECT_EQ(explained->gpu, "") << explained->toString();
+    }
+}
+
 /// Where the GPUs reach each other no byte goes through the host.
 TEST_F(GpuMatrix, BetweenGpusOfAProcessItGoesByPeerAccess) {
     for (const bool first_is_first : {true, false}) {
