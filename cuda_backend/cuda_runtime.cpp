@@ -4,8 +4,10 @@
 #include <array>
 #include <cctype>
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <utility>
+
+#include "topology/sysfs.h"
 
 namespace troupe::cuda {
 
@@ -29,11 +31,8 @@ Status mixed(const ByteRange& range, const std::string& first, std::uint64_t add
 
 }  // namespace
 
-int numaNodeOfPci(const std::string& pci, const std::string& sysfs) {
-    std::ifstream file(sysfs + "/bus/pci/devices/" + pci + "/numa_node");
-    int node = -1;
-    // What cannot be read leaves 0 there.
-    return file >> node ? std::max(node, -1) : -1;
+int numaNodeOfPci(const std::string& pci, const std::string& root) {
+    return sysfs::numaNode(std::filesystem::path(root) / "bus/pci/devices" / pci);
 }
 
 Result<std::shared_ptr<CudaRuntime>> CudaRuntime::create(const CudaDriver::Source& source) {

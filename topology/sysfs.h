@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-/// Reading of sysfs files; for this folder only.
+/// Reading of sysfs files; for this folder, and `numaNode` for backends, too.
 namespace troupe::sysfs {
 
 namespace fs = std::filesystem;
@@ -31,6 +31,11 @@ inline std::optional<int> toInt(std::string_view text, int base = 10) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
     if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
     return value;
+}
+
+/// The NUMA node that a device is near, of its folder in sysfs; -1: that does not say.
+inline int numaNode(const fs::path& device) {
+    return std::max(-1, toInt(readLine(device / "numa_node").value_or("")).value_or(-1));
 }
 
 inline std::vector<fs::path> entriesOf(const fs::path& folder) {

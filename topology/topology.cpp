@@ -77,7 +77,7 @@ std::vector<NetworkInterface> readInterfaces(const fs::path& root) {
         if (!fs::is_directory(path, error)) continue;  // bonding_masters is a file.
         NetworkInterface interface;
         interface.name = path.filename().string();
-        interface.numa_node = std::max(-1, toInt(readLine(path / "device" / "numa_node").value_or("")).value_or(-1));
+        interface.numa_node = sysfs::numaNode(path / "device");
         interface.speed_mbps =
             static_cast<std::uint32_t>(std::max(0, toInt(readLine(path / "speed").value_or("")).value_or(0)));
         interface.up = isUp(path);
