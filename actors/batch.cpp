@@ -160,13 +160,11 @@ std::int64_t Batch::claim(std::uint32_t count) {
     if (count > capacity_ - first) return -1;
     // Before they can be seen: who waits for what is claimed must not find that nothing runs.
     outstanding_.fetch_add(count, std::memory_order_acq_rel);
-    do {
-        if (count <= capacity_ - first) continue;
-        // Another thread has claimed meanwhile. Who came to wait for these is woken.
-        finished(count);
-        return -1;
-    } while (!claimed_.compare_exchange_weak(first, first + count, std::memory_order_acq_rel));
-    return first;
+    while (count <= capacity_ - first)
+        if (claimed_.compare_exchange_weak(first, first + count, std::memory_order_acq_rel)) return first;
+    // Another thread has claimed meanwhile. Who came to wait for these is woken.
+    finished(count);
+    return -1;
 }
 
 TransferStatus Batch::taskStatus(std::uint32_t index) const {
