@@ -17,15 +17,16 @@ namespace {
 constexpr double kPackTarget = 0.8;
 constexpr std::uint64_t kPackTargetPage = 64u << 10;
 
+void leaveOut(nlohmann::json& report, const char* name, const Status& why) {
+    fmt::print("  left out: {}\n", why.toString());
+    report.push_back({{"name", name}, {"why", why.toString()}});
+}
+
 }  // namespace
 
 void Bench::packing(nlohmann::json& report) {
     const auto mover = gpu_->makeMover();
-    if (!mover) {
-        fmt::print("  left out: {}\n", mover.status().toString());
-        report.push_back({{"name", "packing"}, {"why", mover.status().toString()}});
-        return;
-    }
+    if (!mover) return leaveOut(report, "packing", mover.status());
     const std::uint64_t bytes = arguments_.bytes;
     const DeviceMemory pages = must(gpu_->allocate(2 * bytes));
     const DeviceMemory packed = must(gpu_->allocate(bytes));
@@ -150,11 +151,7 @@ void Bench::stagePages(nlohmann::json& report, StagingRing& ring, const std::str
 /// Small pages through rings as the engine has them, and what it would choose.
 void Bench::pages(nlohmann::json& report) {
     const auto mover = gpu_->makeMover();
-    if (!mover) {
-        fmt::print("  left out: {}\n", mover.status().toString());
-        report.push_back({{"name", "pages"}, {"why", mover.status().toString()}});
-        return;
-    }
+    if (!mover) return leaveOut(report, "pages", mover.status());
     const TimePoint begun = Clock::now();
     const auto trial = must(PackTrial::create(gpu_, *mover, {}));
     const auto borders = trial->run();

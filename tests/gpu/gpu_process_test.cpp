@@ -26,6 +26,14 @@ class GpuProcess : public GpuTest {
     }
     static std::string text(std::uint64_t value) { return std::to_string(value); }
 
+    /// `count` pieces of `bytes`, one behind the other at both ends.
+    static std::vector<TransferRequest> piecesOf(Opcode opcode, SegmentID segment, const Memory& local,
+                                                 std::uint64_t remote, std::uint64_t count, std::uint64_t bytes) {
+        std::vector<TransferRequest> requests;
+        for (std::uint64_t i = 0; i < count; ++i)
+            requests.push_back(makeRequest(opcode, segment, local.pointer(i * bytes), remote + i * bytes, bytes));
+        return requests;
+    }
     /// Which transports carried it.
     static std::string carrierOf(TransferEngine& engine, BatchID batch) {
         const auto way = engine.explain(batch, 0);
@@ -198,10 +206,7 @@ TEST_F(GpuProcess, AGpuThatIsLostWithMemoryMappedHoldsNoOwner) {
     exchange(*engine, peer, segment, local, remote, 5);
     control.latency(1000);
     BatchHolder batch(*engine, 16);
-    std::vector<TransferRequest> requests;
-    for (std::uint64_t i = 0; i < 16; ++i)
-        requests.push_back(makeRequest(Opcode::Read, segment, local.pointer(i * 1000), remote + i * 1000, 1000));
-    ASSERT_TRUE(batch.submit(requests));
+    ASSERT_TRUE(batch.submit(piecesOf(Opcode::Read, segment, local, remote, 16, 1000)));
     control.lose(0, cuda::api::Result::IllegalAddress, 3);
     const auto status = batch.wait();
     test::expectFailed(status, Code::DeviceLost);
@@ -248,10 +253,7 @@ TEST_F(GpuProcess, UnregisterTakesTheMappingBackBeforeItReturns) {
     // With copies under way that take their time.
     control.latency(20000);
     BatchHolder batch(*engine, 4);
-    std::vector<TransferRequest> requests;
-    for (std::uint64_t i = 0; i < 4; ++i)
-        requests.push_back(makeRequest(Opcode::Read, segment, local.pointer(i * 1000), remote + i * 1000, 1000));
-    ASSERT_TRUE(batch.submit(requests));
+    ASSERT_TRUE(batch.submit(piecesOf(Opcode::Read, segment, local, remote, 4, 1000)));
     peer.must("unregister " + text(remote));
     // The fake tells of memory that is freed while somebody maps it.
     peer.must("free " + text(remote));
@@ -323,10 +325,7 @@ TEST_F(GpuProcess, AnExporterThatIsKilledFailsWhatRunsAndNothingIsLeft) {
     exchange(*engine, peer, segment, local, remote, 5);
     control.latency(2000);
     BatchHolder batch(*engine, 64);
-    std::vector<TransferRequest> requests;
-    for (std::uint64_t i = 0; i < 64; ++i)
-        requests.push_back(makeRequest(Opcode::Write, segment, local.pointer(i * 4096), remote + i * 4096, 4096));
-    ASSERT_TRUE(batch.submit(requests));
+    ASSERT_TRUE(batch.submit(piecesOf(Opcode::Write, segment, local, remote, 64, 4096)));
     peer.kill();
     const auto status = batch.wait();
     EXPECT_TRUE(isTerminal(status.s));
