@@ -220,7 +220,7 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console, c
         auto row = runRow(options, plan, (*session)->engine(), memory, console, [&](double done) {
             progress.update((static_cast<double>(i) + done) / static_cast<double>(plans->size()), describe(plan));
         });
-        if (!row) return (*session)->explained(row.status());
+        if (!row) return (*session)->explained(row.status(), !remote->transport.empty());
         report.stopped = row->batches == 0 && console.stop->requested();
         if (report.stopped) break;
         report.rows.push_back(std::move(row).value());

@@ -150,7 +150,7 @@ Result<Timed> timeReads(Session& session, SegmentID segment, const ByteRange& ra
     std::array<Duration, kReads> times{};
     for (int i = -1; i < kReads; ++i) {
         const auto took = timeOnce(session.engine(), request, timed.carried);
-        if (!took) return session.explained(took.status()).withContext("a read of " + formatBytes(timed.bytes));
+        if (!took) return session.explained(took.status(), true).withContext("a read of " + formatBytes(timed.bytes));
         (i < 0 ? timed.first : times[static_cast<std::size_t>(i)]) = *took;
     }
     std::nth_element(times.begin(), times.begin() + kReads / 2, times.end());

@@ -305,7 +305,7 @@ Result<ReplayReport> replay(const ReplayOptions& options, const Console& console
     replayer.report().transport = (*session)->transportUsed(*target);
     if (ended) return std::move(replayer.report());
     if (before != nullptr) *before = std::move(replayer.report());
-    return (*session)->explained(ended);
+    return (*session)->explained(ended, !target->transport.empty());
 }
 
 void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {

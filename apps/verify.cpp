@@ -328,7 +328,7 @@ Result<VerifyReport> verify(const VerifyOptions& options, const Console& console
     Verification verification(options, console, **session, *target);
     if (auto status = verification.prepare(**session); !status) return status;
     auto report = verification.run();
-    if (!report) return (*session)->explained(report.status());
+    if (!report) return (*session)->explained(report.status(), !target->transport.empty());
     report->transport = (*session)->transportUsed(*target);
     report->quarantined = (*session)->engine().quarantine();
     return report;

@@ -149,13 +149,8 @@ std::string inWordsOfTransportOption(std::string line, const std::string& transp
     return line.replace(begin + kBegin.size(), end + kEnd.size() - begin - kBegin.size(), "--transport " + transport);
 }
 
-bool tellsThatOwnerEnded(const Status& status) {
-    if (status.code() == Code::ConnectionRefused) return true;
-    // With `host` alone. In the order in which an owner ends: it refuses, its socket is gone, it is known to be down.
-    constexpr std::array kEnding = {"its host transport is about to end", "nobody listens on unix socket",
-                                    "its owner is down", "any more; explainSegment"};
-    return status.code() == Code::TransportMissing &&
-           std::any_of(kEnding.begin(), kEnding.end(), [&](const char* text) { return contains(status, text); });
+bool tellsThatOwnerEnded(const Status& status, bool reached) {
+    return status.code() == Code::ConnectionRefused || (reached && status.code() == Code::TransportMissing);
 }
 
 std::string remedyFor(const Status& status) {

@@ -15,9 +15,10 @@ std::string inWordsOfTransportOption(std::string line, const std::string& transp
 /// Ends the message of an error of a segment that was open: its owner was there.
 inline constexpr const char* kOwnerEnded = "; the segment was open, so its owner has ended since";
 
-/// Whether an error of a segment that was open says that its owner has ended, or is just about to. No owner that a
-/// command talks to takes a transport away before it ends, so "nothing reaches it" says so as well.
-bool tellsThatOwnerEnded(const Status& status);
+/// Whether an error of a segment that was open says that its owner has ended, or is just about to. `reached`: a
+/// transport reached it. No owner that a command talks to takes a transport away before it ends, so "nothing reaches
+/// it" says so then.
+bool tellsThatOwnerEnded(const Status& status, bool reached);
 
 /// What a user of `troupe` can try after an error; empty where its message says it all.
 std::string remedyFor(const Status& status);

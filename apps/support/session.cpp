@@ -280,10 +280,10 @@ Status Session::installTransports(const EngineArguments& arguments) {
     return Status::ok();
 }
 
-Status Session::explained(const Status& status) const {
+Status Session::explained(const Status& status, bool reached) const {
     constexpr std::string_view kPassed = "the deadline passed";
     const auto at = status.message().find(kPassed);
-    if (tellsThatOwnerEnded(status)) return {status.code(), status.message() + kOwnerEnded};
+    if (tellsThatOwnerEnded(status, reached)) return {status.code(), status.message() + kOwnerEnded};
     if (status.code() != Code::Timeout || at == std::string::npos) return status;
     std::string message = status.message();
     // No command gives its requests a deadline of their own.

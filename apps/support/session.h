@@ -88,8 +88,8 @@ class Session {
     /// Why rdma was left out where every transport was to be installed; Ok: it was not.
     const Status& withoutRdma() const { return without_rdma_; }
     /// The status of a transfer of this session; a deadline that passed with which one it was, an owner who is not
-    /// there any more with that.
-    Status explained(const Status& status) const;
+    /// there any more with that. `reached`: a transport reached the target when it was opened.
+    Status explained(const Status& status, bool reached) const;
 
   private:
     Session() = default;

@@ -139,18 +139,14 @@ TEST(Remedy, OfAnOwnerThatWasThereIsNotTheName) {
     EXPECT_THAT(remedy, Not(HasSubstr("name")));
 }
 
-TEST(Remedy, AnOwnerThatEndsIsKnownAtEveryStepOfItsEnd) {
-    const std::string reach = "write of 8 B at 0x1000 refused: request 0: no installed transport reaches segment 'a'";
-    const auto tells = [](Code code, const std::string& message) { return tellsThatOwnerEnded(Status(code, message)); };
-    EXPECT_TRUE(tells(Code::TransportMissing,
-                      reach + "; not host: process 2 refused: its host transport is about to end; its owner offers "
-                              "tcp, which is not installed here (installTransport)"));
-    EXPECT_TRUE(tells(Code::TransportMissing, reach + "; not host: nobody listens on unix socket '@troupe-host-1'"));
-    EXPECT_TRUE(tells(Code::TransportMissing, reach + "; not host: its owner is down"));
-    EXPECT_TRUE(tells(Code::TransportMissing, reach + " any more; explainSegment says why"));
-    EXPECT_TRUE(tells(Code::ConnectionRefused, "peer 10.0.0.1:4: connect"));
-    EXPECT_FALSE(tells(Code::TransportMissing, reach + "; not host: it is another host"));
-    EXPECT_FALSE(tells(Code::ConnectionLost, "its host transport is about to end"));
+TEST(Remedy, AnOwnerThatWasReachedAndIsNotAnyMoreHasEnded) {
+    const Status missing(Code::TransportMissing, "no installed transport reaches segment 'a'");
+    EXPECT_TRUE(tellsThatOwnerEnded(missing, true));
+    EXPECT_FALSE(tellsThatOwnerEnded(missing, false));
+    const Status refused(Code::ConnectionRefused, "peer 10.0.0.1:4: connect");
+    EXPECT_TRUE(tellsThatOwnerEnded(refused, true));
+    EXPECT_TRUE(tellsThatOwnerEnded(refused, false));
+    EXPECT_FALSE(tellsThatOwnerEnded({Code::ConnectionLost, "its host transport is about to end"}, true));
 }
 
 TEST(Remedy, OfARecordIsNotAboutTheServer) {
