@@ -379,12 +379,14 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
     answer(entry->syncing, event.cause);
     const bool went_down = event.state == PeerState::Down && entry->state != PeerState::Down;
     const bool turned_suspect = event.state == PeerState::Suspect && entry->state == PeerState::Up;
-    // What was submitted since it went down waits for the same silence, each time anew as often as it may be retried.
-    const bool still_silent = event.state == PeerState::Down && !went_down && event.cause.code() == Code::Timeout;
+    // What was submitted since it went down would wait for each transport's time-outs, as often as it may be retried:
+    // for the same silence, or for devices of a process that is not there any more, as nobody listens where it did.
+    const bool still_gone = event.state == PeerState::Down && !went_down &&
+                            (event.cause.code() == Code::Timeout || event.cause.code() == Code::ConnectionRefused);
     entry->state = event.state;
     entry->trouble = event.cause;
     entry->troubled_at = loop().now();
-    if ((went_down || still_silent) && entry->peer) {
+    if ((went_down || still_gone) && entry->peer) {
         const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(entry->troubled_at - entry->heard);
         const Status down = event.cause.withCode(Code::PeerDown);
         tellDataPlane(DropPeer{

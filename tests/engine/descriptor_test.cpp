@@ -35,14 +35,17 @@ class Liar {
         listener_ = std::move(*listener);
         thread_ = std::thread([this] { serve(); });
     }
-    ~Liar() {
-        stop_ = true;
-        thread_.join();
-    }
+    ~Liar() { end(); }
     Liar(const Liar&) = delete;
     Liar& operator=(const Liar&) = delete;
 
     std::string name() const { return "127.0.0.1:" + std::to_string(SocketAddress::local(listener_.get())->port()); }
+    /// Nobody listens there any more.
+    void end() {
+        stop_ = true;
+        if (thread_.joinable()) thread_.join();
+        listener_.reset();
+    }
     /// What an honest peer in its place would say. A later one has a greater version.
     json honest() {
         SegmentDesc desc;
@@ -229,6 +232,21 @@ TEST_F(BadDescriptor, OfASegmentThatIsOpenIsWhatSyncSays) {
     while (!pair_.a->syncSegmentCache(liar_.name()) && Clock::now() < limit) {
     }
     EXPECT_EQ((*pair_.a->getSegmentDescByID(*opened))->buffers[0].length, 8192u);
+}
+
+/// As with a device that cannot be reached from here: only the control port tells that the process is gone.
+TEST_F(BadDescriptor, OfADataPortThatNeverAnswersKeepsNoTaskOnceThePeerIsGone) {
+    const auto silent = listenOn(*SocketAddress::fromNumeric("127.0.0.1", 0));
+    ASSERT_TRUE(silent) << silent.status().toString();
+    json desc = liar_.honest();
+    desc["troupe"]["lane_ports"] = {SocketAddress::local(silent->get())->port()};
+    liar_.describeAs(desc.dump());
+    const auto opened = pair_.a->openSegment(liar_.name());
+    ASSERT_TRUE(opened) << opened.status().toString();
+    liar_.end();
+    const auto write = makeRequest(Opcode::Write, *opened, pair_.local.data(), 0x10000, 64);
+    // The first may be on its way when the peer is found to be gone, the others come after that.
+    for (int i = 0; i < 3; ++i) expectCode(runBatch(*pair_.a, {write}).error, Code::PeerDown);
 }
 
 }  // namespace
