@@ -322,6 +322,7 @@ Status Stage::carryOut(const Step& step) {
         noteFault();
         for (Peer& peer : peers_) peer.traffic->markFault(*fault_at_);
     }
+    const TimePoint began = Clock::now();
     const std::uint64_t bytes = peers_.front().traffic->tally().bytes;
     const std::uint64_t bystander_bytes = bystanderBytes();
     if (const Status done = act(step); !done) return done.withContext(step.action + " " + step.argument);
@@ -332,6 +333,8 @@ Status Stage::carryOut(const Step& step) {
     }
     if (step.kind == Step::Kind::Heal) {
         healed_at_ = Clock::now();
+        // A process that is started takes its share of the processors, and that is not of the fault's time.
+        lasted_until_ = began;
         bytes_at_heal_ = bytes;
         bystander_bytes_at_heal_ = bystander_bytes;
         for (Peer& peer : peers_) peer.traffic->markHealed(*healed_at_);
@@ -361,7 +364,7 @@ void Stage::finish() {
         round_.moved = victim.firstMove();
         if (!redis_ && victim.firstSuccess()) round_.recovered = *victim.firstSuccess() - *healed_at_;
         const Duration before = *fault_at_ - began_;
-        const Duration during = *healed_at_ - *fault_at_;
+        const Duration during = lasted_until_ - *fault_at_;
         round_.lost = lostShare(perSecond(bytes_at_fault_ - bytes_at_begin_, before),
                                 perSecond(bytes_at_heal_ - bytes_at_fault_, during));
         round_.bystanders_lost =

@@ -126,6 +126,7 @@ class Stage {
 
     TimePoint began_{};
     std::optional<TimePoint> fault_at_;
+    TimePoint lasted_until_{};  ///< When the mending began that was done at `healed_at_`.
     std::optional<TimePoint> healed_at_;
     std::uint64_t bytes_at_begin_ = 0;
     std::uint64_t bytes_at_fault_ = 0;
