@@ -64,6 +64,12 @@ def say(text):
     print(f"vm: {text}", file=sys.stderr, flush=True)
 
 
+def in_one_line(command):
+    """So much of it as a reader needs to tell it from others."""
+    text = " ".join(shlex.join(command).split())
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
 def fail(status, text):
     say(text)
     sys.exit(status)
@@ -233,7 +239,7 @@ def run(arguments, folder):
             time.sleep(0.1)
             if booted is None and (share / "booted").exists():
                 booted = OwnTime(qemu.pid)
-                say(f"booted after {started.passed():.0f} s; running: {shlex.join(arguments.command)}")
+                say(f"booted after {started.passed():.0f} s; running: {in_one_line(arguments.command)}")
             elif booted is None and started.passed() > next_word:
                 say(f"still booting after {started.passed():.0f} s")
                 next_word += WORD_SECONDS
