@@ -278,8 +278,12 @@ Status Session::installTransports(const EngineArguments& arguments) {
     // The engine has installed it by itself.
     if (arguments.transport == "host") return Status::ok();
     const std::string wire = arguments.transport == "auto" ? "tcp" : arguments.transport;
-    if (auto transport = engine_->installTransport(wire); !transport)
-        return transport.status().withContext("cannot install transport " + wire);
+    if (auto transport = engine_->installTransport(wire); !transport) {
+        const Status& why = transport.status();
+        // The engine's words begin with the transport's name.
+        const bool named = why.message().rfind("transport '", 0) == 0;
+        return {why.code(), (named ? "cannot install " : "cannot install transport " + wire + ": ") + why.message()};
+    }
     if (arguments.transport != "auto") return Status::ok();
     // It listens on every RDMA address of the machine, so who serves this machine alone does without.
     const auto own = engine_->getSegmentDescByID(kLocalSegmentID);

@@ -127,9 +127,8 @@ TEST(Remedy, OfNoUsableDeviceIsOneForEachCause) {
         {"; mlx5_9: rdma.devices names it, but there is none", "is the name in rdma.devices right?"},
     };
     for (const auto& one : cases) {
-        const std::string remedy = remedyFor(
-            Status(Code::TransportMissing,
-                   std::string("cannot install transport rdma: transport 'rdma': no usable RDMA device") + one.cause));
+        const std::string remedy = remedyFor(Status(
+            Code::TransportMissing, std::string("cannot install transport 'rdma': no usable RDMA device") + one.cause));
         EXPECT_THAT(remedy, HasSubstr(one.remedy)) << one.cause;
         EXPECT_THAT(remedy, HasSubstr("leave --transport out")) << one.cause;
         std::size_t others = 0;
