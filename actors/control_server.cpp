@@ -22,6 +22,10 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 // Of one client, not yet answered.
 constexpr unsigned kMostQuestions = 256;
 
+// Addresses that are kept in mind for having spoken something else, each with a line in the log. Those that come when
+// there are so many share a ration of lines.
+constexpr std::size_t kMostStrangers = 64;
+
 // Beyond one descriptor, room for the small frames of a client.
 constexpr std::uint64_t kSmallFramesRoom = 256u << 10;
 
@@ -98,7 +102,7 @@ void ControlServer::acceptAll() {
         handlers.onClosed = [this, weak](const Status& why) {
             const auto self = weak.lock();
             if (!self) return;
-            log_->debug("control connection from {} ended: {}", self->channel->peer(), why.toString());
+            sayEnd(*self, why);
             remove(self);
         };
         client->greeter = std::make_unique<ControlResponder>(identity_.auth, identity_.incarnation);
@@ -107,6 +111,22 @@ void ControlServer::acceptAll() {
         clients_.push_back(std::move(client));
     }
     if (silence_timer_ == 0 && !clients_.empty()) dropSilent();
+}
+
+/// What comes and does not speak as an engine of this version does is worth a word: its own end sees only that the
+/// connection was closed. One word for each address, as it will try again, and as anybody may come.
+void ControlServer::sayEnd(const Client& client, const Status& why) {
+    const std::string text = "control connection from " + client.channel->peer() + " ended: " + why.toString();
+    const bool stranger = !client.greeted && why.code() == Code::ProtocolError;
+    if (!stranger || strangers_.contains(client.host)) {
+        log_->debug("{}", text);
+        return;
+    }
+    const std::string word =
+        text + "; it is an engine of another version of Troupe, or none at all (said once of each address)";
+    if (strangers_.size() == kMostStrangers) return refusals_.say(log_, loop().now(), word);
+    strangers_.insert(client.host);
+    log_->warn("{}", word);
 }
 
 /// For one more of that address. Those that have not greeted yet give way, the oldest first: they are silent, or about

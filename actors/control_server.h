@@ -2,6 +2,7 @@
 
 #include <list>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "actors/hosted_actor.h"
@@ -60,6 +61,7 @@ class ControlServer final : public HostedActor {
     void answer(const ClientPtr& client, const ControlFrame& frame);
     void forget(const Client& client);
     void refuse(Client& client, const Status& why);
+    void sayEnd(const Client& client, const Status& why);
     void remove(const ClientPtr& client);
     void dropSilent();
 
@@ -74,6 +76,7 @@ class ControlServer final : public HostedActor {
     RareWord accept_word_;
     RareWord refused_word_;
     RefusalLog refusals_;
+    std::set<std::string, std::less<>> strangers_;  ///< Addresses of which the log has a word.
 };
 
 }  // namespace troupe

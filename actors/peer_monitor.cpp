@@ -19,7 +19,8 @@ constexpr std::uint32_t kFailuresUntilDown = 2;
 
 // What may be wrong when a connection is taken and no greeting follows.
 constexpr const char* kStranger =
-    "; is it a Troupe engine that listens there? (of its ports the control port, which its segment's name has)";
+    "; is it a Troupe engine that listens there? (of its ports the control port, which its segment's name has; and of "
+    "this version: its log says when it is not)";
 
 // Probes that wait for an answer at once.
 constexpr std::size_t kMaxPings = 1024;

@@ -187,7 +187,7 @@ std::string BenchReport::line(const BenchRow& row) const {
 std::string BenchReport::foot() const {
     return fmt::format("target {}, transport {}{}, {} in flight for each thread; latencies are of a batch{}\n", target,
                        transport, movesBytes() ? "" : ", which moves nothing", counted(inflight, "batch", "batches"),
-                       stopped ? "\nstopped before the last row" : "") +
+                       stopped ? "\nstopped by a signal before the last row" : "") +
            describe(quarantined, Clock::now());
 }
 
@@ -235,7 +235,7 @@ Result<BenchReport> bench(const BenchOptions& options, const Console& console, c
 void addBenchCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<BenchOptions>();
     auto* command = addCommand(app, "bench", "Measure reads and writes of a segment; overwrites its memory");
-    command->add_option("target", options->target, "Segment, host:port with p2p");
+    command->add_option("target", options->target, "Segment, host:port with p2p")->type_name("SEGMENT");
     command->add_flag("--local", options->local, "Work on memory of the own segment instead of a target");
     auto* blocks =
         addBytesList(*command, "--block_size,--block-size", options->block_sizes, "Bytes of one request [64KiB]");

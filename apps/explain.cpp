@@ -305,7 +305,9 @@ void addExplainCommand(CLI::App& app, ChosenCommand& chosen) {
     auto* command = addCommand(app, "explain",
                                "Show which way the bytes to a segment go and why not a better one, and try it with "
                                "small reads");
-    command->add_option("target", options->target, "Segment to reach, as troupe serve prints it")->required();
+    command->add_option("target", options->target, "Segment to reach, as troupe serve prints it")
+        ->type_name("SEGMENT")
+        ->required();
     addEngineOptions(*command, options->engine);
     addBytes(*command, "--size", options->size, "What to read; nothing is written");
     command->callback([options, &chosen] {

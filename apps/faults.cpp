@@ -255,8 +255,11 @@ void addFaultsCommand(CLI::App& app, ChosenCommand& chosen) {
     options->engine.transport = "tcp";
     auto* command =
         addCommand(app, "faults", "Break processes, networks and Redis under verified traffic, and show what happens");
-    command->add_option("--scenario", options->names, "Names of scenarios, or all")->capture_default_str();
-    command->add_option("--file", options->file, "JSON file of scenarios, in place of the built-in ones");
+    command->add_option("--scenario", options->names, "Names of scenarios, or all")
+        ->type_name("NAME")
+        ->capture_default_str();
+    command->add_option("--file", options->file, "JSON file of scenarios, in place of the built-in ones")
+        ->type_name("FILE");
     command->add_option("--rounds", options->rounds, "Rounds of each")
         ->check(CLI::Range(1u, 100'000u))
         ->capture_default_str();

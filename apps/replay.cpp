@@ -250,7 +250,7 @@ nlohmann::json ReplayReport::toJson() const {
 std::string ReplayReport::toString() const {
     Table table({"replayed", fmt::format("{} in {:.1f} s{}", counted(requests, "request"), seconds,
                                          failed    ? ", then one failed"
-                                         : stopped ? ", stopped before the end"
+                                         : stopped ? ", stopped by a signal before the end"
                                                    : "")});
     table.alignLeft();
     table.add({"blocks", fmt::format("{} of {}, {} hits ({:.1f} %), {} written, {} evicted from {} slots", blocks,
@@ -312,8 +312,11 @@ void addReplayCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<ReplayOptions>();
     auto* command =
         addCommand(app, "replay", "Replay a serving trace as KV-cache traffic; overwrites the target's memory");
-    command->add_option("trace", options->trace, "File: one JSON object a line, see docs/apps.md")->required();
+    command->add_option("trace", options->trace, "One JSON object a line, see docs/apps.md")
+        ->type_name("FILE")
+        ->required();
     command->add_option("--target,target", options->target, "Segment whose memory holds the blocks, host:port with p2p")
+        ->type_name("SEGMENT")
         ->required();
     addBytes(*command, "--bytes-per-token,--bytes_per_token", options->bytes_per_token,
              "KV-cache bytes of one token: 2 x layers x KV heads x head size x bytes of an element");

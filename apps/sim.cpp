@@ -42,7 +42,9 @@ Status runMany(const SimOptions& options, Console& console) {
                 counted(campaign.seeds, "seed"));
         return !console.stop->requested() && (seconds <= 0 || gone < seconds);
     };
-    const sim::Campaign campaign = sim::runCampaign(options.first, count, 1, go_on);
+    sim::Campaign campaign = sim::runCampaign(options.first, count, 1, go_on);
+    // The end of --minutes is what was asked for.
+    campaign.stopped = campaign.stopped && console.stop->requested();
     return reportCampaign(campaign, options.first, std::chrono::duration<double>(Clock::now() - began).count(),
                           {options.common.json, options.trace}, console.out);
 }
@@ -61,7 +63,9 @@ void addSimCommand(CLI::App& app, ChosenCommand& chosen) {
     command->add_option("--first", options->first, "The first of them")->check(wholeNumber())->capture_default_str();
     command->add_option("--minutes", options->minutes, "Run as many seeds as this takes, in place of --seeds")
         ->check(CLI::Range(0.0, 10'000.0));
-    command->add_option("--trace", options->trace, "Lines of a trace to print, the last ones")->capture_default_str();
+    command->add_option("--trace", options->trace, "Lines of a trace to print, the last ones")
+        ->check(wholeNumber())
+        ->capture_default_str();
     command->callback([options, &chosen] {
         chosen.name = "sim";
         chosen.json = options->common.json;

@@ -63,8 +63,9 @@ Status reportCampaign(const sim::Campaign& campaign, std::uint64_t first, double
                                        {"stopped", campaign.stopped}};
         fmt::print(out, "{}\n", report.dump(2));
     } else if (campaign.failures.empty()) {
-        fmt::print(out, "{} from {} on: no rule was broken in {:.2f} virtual hours, {} steps, {:.1f} s\n",
-                   counted(campaign.seeds, "seed"), first, campaign.virtual_seconds / 3600, campaign.steps, seconds);
+        fmt::print(out, "{} from {} on: no rule was broken in {:.2f} virtual hours, {} steps, {:.1f} s{}\n",
+                   counted(campaign.seeds, "seed"), first, campaign.virtual_seconds / 3600, campaign.steps, seconds,
+                   campaign.stopped ? "; stopped by a signal" : "");
         for (const auto& [what, times] : campaign.counts) fmt::print(out, "  {:26} {}\n", what, times);
     } else {
         printTrace(campaign.failures.front(), options.trace, out);

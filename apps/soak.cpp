@@ -79,7 +79,7 @@ void print(const SoakOptions& options, const SoakReport& report, std::FILE* out)
     const faults::Tally& tally = report.tally;
     fmt::print(out, "soak by {}, seed {}: {:.1f} s, {}, {}{}\n\n", options.engine.transport, options.seed,
                toSeconds(report.took), counted(report.acts, "act"), counted(report.faults, "fault"),
-               report.stopped ? ", stopped early" : "");
+               report.stopped ? ", stopped by a signal" : "");
     Table table({"fault", "times", "recover", "longest"});
     for (const auto& [name, kind] : report.kinds) {
         const auto& times = kind.recoveries;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -33,6 +34,7 @@ struct Picture {
     Machine machine;
     Ranking ranking;
     LocalMatrix local;
+    std::string no_rdma;  ///< Why no RDMA device can be used; empty: one can.
 };
 
 /// A device's place in the matrix of a location, and why.
@@ -43,6 +45,21 @@ struct Line {
     std::string reason;
 };
 
+/// Empty: there is one to use.
+std::string whyNoRdma(const Machine& machine, const Ranking& ranking, const std::string& sysfs) {
+    const std::filesystem::path folder = std::filesystem::path(sysfs) / "class" / "infiniband";
+    std::error_code error;
+    if (machine.rdma.empty() && !std::filesystem::exists(folder, error))
+        return "no driver of an RDMA device is loaded: there is no " + folder.string();
+    if (machine.rdma.empty()) return "this machine has no RDMA device: " + folder.string() + " is empty";
+    const bool left = std::any_of(ranking.locations.begin(), ranking.locations.end(),
+                                  [](const LocationRanking& row) { return !row.devices.empty(); });
+    if (left) return "";
+    std::string why = "no RDMA device is left";
+    for (const auto& entry : ranking.left_out) why += "; " + entry.name + ": " + entry.reason;
+    return why;
+}
+
 /// The matrix line by line, with the ranking's reasons where it was not overridden.
 std::vector<Line> linesOf(const Picture& picture) {
     std::vector<Line> lines;
@@ -52,8 +69,10 @@ std::vector<Line> linesOf(const Picture& picture) {
                 lines.push_back({row.location, device.name, device.preferred, device.reason});
         return lines;
     }
-    const std::string reason =
-        picture.local.origin == "network interfaces" ? "an interface; there is no RDMA" : picture.local.origin;
+    const std::string reason = picture.local.origin == "network interfaces"
+                                   ? picture.machine.rdma.empty() ? "an interface; there is no RDMA device"
+                                                                  : "an interface; no RDMA device may be used"
+                                   : picture.local.origin;
     for (const auto& [location, lists] : picture.local.matrix) {
         for (const std::string& name : lists.first) lines.push_back({location, name, true, reason});
         for (const std::string& name : lists.second) lines.push_back({location, name, false, reason});
@@ -137,6 +156,7 @@ nlohmann::json toJson(const Picture& picture) {
             choice[location] = {{"device", chosen->device}, {"reason", chosen->reason}};
     auto& left_out = json["left_out"] = nlohmann::json::object();
     for (const auto& entry : picture.ranking.left_out) left_out[entry.name] = entry.reason;
+    json["no_rdma"] = picture.no_rdma.empty() ? nlohmann::json() : nlohmann::json(picture.no_rdma);
     return json;
 }
 
@@ -151,6 +171,8 @@ void print(const Picture& picture, Console& console) {
             fmt::print(console.out, "for one request at {}: {}: {}\n", location, chosen->device, chosen->reason);
     for (const auto& entry : picture.ranking.left_out)
         fmt::print(console.out, "not used: {}: {}\n", entry.name, entry.reason);
+    // With devices the lines above have said it of each.
+    if (picture.machine.rdma.empty()) fmt::print(console.out, "no RDMA: {}\n", picture.no_rdma);
     if (picture.local.matrix.empty()) fmt::print(console.out, "no devices but the ordinary network of this machine\n");
 }
 
@@ -160,6 +182,7 @@ Status showTopology(const TopoOptions& options, Console& console) {
     Picture picture;
     picture.machine = discoverMachine(options.sysfs, options.dev);
     picture.ranking = rankDevices(picture.machine, deviceRules(loader->config()));
+    picture.no_rdma = whyNoRdma(picture.machine, picture.ranking, options.sysfs);
     auto local = localMatrix(loader->config(), picture.machine);
     if (!local) return local.status();
     picture.local = std::move(*local);
@@ -196,9 +219,11 @@ void addTopoCommand(CLI::App& app, ChosenCommand& chosen) {
     auto options = std::make_shared<TopoOptions>();
     auto* command = addCommand(app, "topo", "Show which devices of this machine serve which memory, and why");
     addCommonOptions(*command, options->common);
-    command->add_option("--svg", options->svg, "Draw it into this file, with Graphviz");
-    command->add_option("--sysfs", options->sysfs, "Another machine's /sys, copied")->capture_default_str();
-    command->add_option("--dev", options->dev, "And its /dev")->capture_default_str();
+    command->add_option("--svg", options->svg, "Draw it into this file, with Graphviz")->type_name("FILE");
+    command->add_option("--sysfs", options->sysfs, "Another machine's /sys, copied")
+        ->type_name("FOLDER")
+        ->capture_default_str();
+    command->add_option("--dev", options->dev, "And its /dev")->type_name("FOLDER")->capture_default_str();
     command->callback([options, &chosen] {
         chosen.name = "topo";
         chosen.json = options->common.json;

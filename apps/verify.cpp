@@ -309,10 +309,11 @@ nlohmann::json VerifyReport::toJson() const {
 
 std::string VerifyReport::toString() const {
     std::string text = fmt::format(
-        "{} ({}) and {} ({}) in {:.1f} s by {}, no mismatch (seed {}); before, {} filled {}, and at last {} read it "
+        "{} ({}) and {} ({}) in {:.1f} s by {}, no mismatch (seed {}){}; before, {} filled {}, and at last {} read it "
         "all",
         counted(writes, "write"), formatBytes(bytes_written), counted(reads, "read"), formatBytes(bytes_read), seconds,
-        transport, seed, counted(fill_writes, "write"), formatBytes(fill_bytes), counted(final_reads, "read"));
+        transport, seed, stopped ? ", stopped by a signal" : "", counted(fill_writes, "write"), formatBytes(fill_bytes),
+        counted(final_reads, "read"));
     if (std::string more = describe(quarantined, Clock::now()); !more.empty()) {
         more.pop_back();
         text += "\n" + more;
@@ -340,7 +341,7 @@ void addVerifyCommand(CLI::App& app, ChosenCommand& chosen) {
         app, "verify",
         "Write and read a segment's memory at random and compare, overwriting what is there; until SIGINT or a limit, "
         "or the first mismatch");
-    command->add_option("target", options->target, "Segment, host:port with p2p")->required();
+    command->add_option("target", options->target, "Segment, host:port with p2p")->type_name("SEGMENT")->required();
     addSeconds(*command, "--seconds", options->seconds, "Stop after this long [no limit]");
     command->add_option("--rounds", options->rounds, "Stop after this many operations [no limit]")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 53));

@@ -136,8 +136,13 @@ struct ConfigKey {
     std::function<std::string(const Config&)> get;  ///< Of a secret only "(set)", or nothing.
 };
 
-/// InvalidArgument, naming the setting, when a value is out of its range: a Config may be filled by hand.
+/// InvalidArgument, naming the setting, when a value is out of its range: a Config may be filled by hand. The same,
+/// naming both and what to change, when two values hinder each other: engines with these settings would refuse each
+/// other's ordinary work, or take each other for dead.
 Status checkConfig(const Config& config);
+
+/// How many data loops an engine with these settings has: data_loops, or what 0 stands for on this machine.
+unsigned dataLoopCount(const Config& config);
 
 /// Builds a Config from layers, later ones winning: file, then environment, then code. Not thread-safe.
 class ConfigLoader {

@@ -200,8 +200,10 @@ Status connectOutcome(int fd) {
 }
 
 Status errnoStatus(Code code, std::string_view what, int error) {
-    return {code, std::string(what) + ": " + std::generic_category().message(error) + " (errno " +
-                      std::to_string(error) + ")"};
+    // The system's own words, "Function not implemented", leave open whose function that is, and why.
+    const std::string why = error == ENOSYS ? "this kernel has no such call, or a sandbox (seccomp, gVisor) forbids it"
+                                            : std::generic_category().message(error);
+    return {code, std::string(what) + ": " + why + " (errno " + std::to_string(error) + ")"};
 }
 
 }  // namespace troupe

@@ -315,7 +315,7 @@ Result<Figures> seenByAPeer(const Settings& settings, std::size_t regions) {
     if (!config) return config.status();
     EngineOptions options;
     options.config = std::move(*config);
-    options.config.keepalive_interval = std::chrono::hours(1);
+    options.config.keepalive_interval = std::chrono::minutes(30);
     options.config.keepalive_timeout = std::chrono::hours(1);
     options.log = makeSilentLogger();
     constexpr std::size_t kSize = 4096;

@@ -1,6 +1,5 @@
 // TransferEngine: init and freeEngine.
 
-#include <algorithm>
 #include <functional>
 #include <future>
 #include <system_error>
@@ -26,13 +25,6 @@ namespace {
 // How long freeEngine waits for running transfers to end, and then for the actors.
 constexpr auto kDrainBound = std::chrono::seconds(2);
 constexpr auto kActorsEndBound = std::chrono::seconds(5);
-
-constexpr unsigned kMostAutomaticLoops = 4;
-
-unsigned dataLoopCount(const Config& settings) {
-    if (settings.data_loops != 0) return settings.data_loops;
-    return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostAutomaticLoops);
-}
 
 /// Null with p2p.
 Result<std::unique_ptr<MetadataStore>> makeStore(const std::string& conn, const EngineOptions& options,

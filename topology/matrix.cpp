@@ -23,9 +23,8 @@ bool matchesAny(const std::string& name, const std::vector<std::string>& pattern
 
 /// Empty: it may be used.
 std::string whyNot(const RdmaDevice& device, const DeviceRules& rules) {
-    if (matchesAny(device.name, rules.never)) return "excluded by the settings";
-    if (!rules.only.empty() && !matchesAny(device.name, rules.only))
-        return "not among the devices that the settings name";
+    if (matchesAny(device.name, rules.never)) return "the setting rdma.exclude names it";
+    if (!rules.only.empty() && !matchesAny(device.name, rules.only)) return "the setting rdma.devices does not name it";
     if (!device.has_node) return "no file in /dev/infiniband: it cannot be opened here";
     if (!device.active) return "no port is active";
     return "";
@@ -70,6 +69,13 @@ Ranking rankDevices(const Machine& machine, const DeviceRules& rules) {
             usable.push_back(&device);
         else
             ranking.left_out.push_back({device.name, reason});
+    }
+    for (const std::string& name : rules.only) {
+        const bool is_pattern = name.find_first_of("*?[") != std::string::npos;
+        const bool found = std::any_of(machine.rdma.begin(), machine.rdma.end(),
+                                       [&](const RdmaDevice& device) { return device.name == name; });
+        if (!is_pattern && !found)
+            ranking.left_out.push_back({name, "the setting rdma.devices names it, but there is no such device"});
     }
     for (const NumaNode& node : machine.nodes) {
         Place place;

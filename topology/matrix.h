@@ -33,6 +33,7 @@ struct LocationRanking {
 /// The devices of a machine by location, and why others are left out.
 struct Ranking {
     std::vector<LocationRanking> locations;  ///< Nodes by number, then GPUs by number.
+    /// A device, or a name in DeviceRules::only that no device has.
     struct LeftOut {
         std::string name;
         std::string reason;

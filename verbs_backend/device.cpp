@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 namespace troupe::verbs {
 
@@ -164,22 +165,31 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
     const auto settings = DeviceSettings::parse(config);
     if (!settings) return settings.status();
     std::vector<std::string> listed;
+    std::string reasons;
     const auto isWanted = [&](const std::string& found) {
         listed.push_back(found);
         const std::string why_not = settings->whyNot(found);
-        if (!why_not.empty()) log->debug("rdma: device {} is not used: {}", found, why_not);
-        return why_not.empty();
+        if (why_not.empty()) return true;
+        // As it was asked for, so no warning; where nothing else is left it is the reason.
+        log->debug("rdma: device {} is not used: {}", found, why_not);
+        reasons += "; " + found + ": " + why_not;
+        return false;
     };
     std::vector<VerbsApi::Opened> opened;
-    if (const int error = api->openDevices(isWanted, opened); error != 0)
-        return errnoStatus(Code::TransportMissing,
-                           "no list of RDMA devices; is ib_uverbs loaded and /dev/infiniband there", error);
-    std::string reasons;
+    if (const int error = api->openDevices(isWanted, opened); error != 0) {
+        // What libibverbs says where the kernel has no /sys/class/infiniband_verbs.
+        if (error == ENOSYS)
+            return {Code::TransportMissing,
+                    "no usable RDMA device: the kernel's support for them is not there (module ib_uverbs is not "
+                    "loaded)"};
+        return errnoStatus(Code::TransportMissing, "no list of RDMA devices", error);
+    }
     const auto leaveOut = [&](const std::string& which, const Status& why) {
         log->warn("rdma: device {} is not used: {}", which, why.message());
         reasons += "; " + which + ": " + why.message();
     };
     std::vector<std::shared_ptr<Device>> devices;
+    std::map<std::string, unsigned> ports;  // Of each device that could be asked.
     const DeviceOpener opener{api, config, *settings, exchange};
     for (const VerbsApi::Opened& entry : opened) {
         if (entry.context == nullptr) {
@@ -196,6 +206,7 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
             leaveOut(entry.name, errnoStatus(Code::ResourceExhausted, "query device", error));
             continue;
         }
+        ports.emplace(entry.name, attributes.phys_port_cnt);
         for (std::uint8_t port = 1; port <= attributes.phys_port_cnt; ++port) {
             auto device = opener.openPort(context, entry.name, attributes, port);
             if (device)
@@ -209,11 +220,19 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
     };
     for (const std::string& name : settings->named())
         if (!isListed(name)) leaveOut(name, Status(Code::NotFound, "rdma.devices names it, but there is none"));
-    for (const std::string& name : settings->configured())
-        if (!isListed(name.substr(0, name.rfind(':'))))
+    for (const std::string& name : settings->configured()) {
+        const auto colon = name.find(':');
+        const std::string device = name.substr(0, colon);
+        const auto found = ports.find(device);
+        if (!isListed(device))
             log->warn("rdma: rdma.per_device names {}, but there is none", name);
+        else if (colon != std::string::npos && found != ports.end() &&
+                 std::stoul(name.substr(colon + 1)) > found->second)
+            log->warn("rdma: rdma.per_device names {}, but that device has {} port(s)", name, found->second);
+    }
     if (devices.empty())
-        return {Code::TransportMissing, "no usable RDMA device" + (reasons.empty() ? ": there is none" : reasons)};
+        return {Code::TransportMissing,
+                "no usable RDMA device" + (reasons.empty() ? ": this machine has none" : reasons)};
     return devices;
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/config.h"
+#include "base/per_device.h"
 #include "base/status.h"
 
 namespace troupe::verbs {
@@ -43,7 +43,7 @@ class DeviceSettings {
     std::vector<std::string> wanted_;
     std::vector<std::string> excluded_;
     PortSettings all_;
-    std::map<std::string, std::map<std::string, std::uint32_t>> single_;  ///< Device or port -> setting -> value.
+    PerDevice single_;
 };
 
 /// "a, b" as {"a", "b"}.

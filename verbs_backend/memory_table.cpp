@@ -22,10 +22,19 @@ constexpr std::uint64_t kParallelBytes = 64u << 20;
 /// At most, whatever the number of devices.
 constexpr std::size_t kMostThreads = 8;
 
-std::string memlockLimit() {
+constexpr std::uint64_t kKiB = 1024;
+
+/// Says the limit on locked memory, and how it is raised so that `need` bytes fit. In bytes and in KiB: who reads it
+/// has the one in setrlimit and systemd's LimitMEMLOCK, the other in the shell.
+std::string memlockAdvice(std::uint64_t need) {
     rlimit limit{};
-    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
-    return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur) + " bytes";
+    if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "the limit on locked memory (`ulimit -l`) is unknown";
+    if (limit.rlim_cur == RLIM_INFINITY) return "the limit on locked memory (`ulimit -l`) is unlimited";
+    const std::uint64_t kib = need / kKiB + (need % kKiB == 0 ? 0 : 1);
+    return "the limit on locked memory is " + std::to_string(limit.rlim_cur) + " bytes, " +
+           std::to_string(limit.rlim_cur / kKiB) + " KiB; raise it by `ulimit -l`, which takes KiB, or LimitMEMLOCK, " +
+           "which takes bytes: " + std::to_string(kib) + " KiB or " + std::to_string(kib * kKiB) +
+           " bytes are the least for this region alone, or unlimited";
 }
 
 }  // namespace
@@ -268,9 +277,8 @@ Status MemoryTable::refusal(const Device& device, const ByteRange& chunk, const 
         return errnoStatus(Code::ResourceExhausted,
                            what + ": the whole region of " + std::to_string(region.range.length) +
                                " bytes is pinned on " + std::to_string(devices_.size()) + " device(s), " +
-                               std::to_string(region.range.length * devices_.size()) +
-                               " bytes in all; the limit on locked memory is " + memlockLimit() +
-                               " (raise it with ulimit -l or LimitMEMLOCK); " + takes,
+                               std::to_string(region.range.length * devices_.size()) + " bytes in all; " +
+                               memlockAdvice(region.range.length * devices_.size()) + "; " + takes,
                            error);
     if (error == EFAULT)
         return errnoStatus(Code::InvalidArgument,

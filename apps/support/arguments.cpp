@@ -125,9 +125,8 @@ CLI::Option* addNumbersList(CLI::App& app, const std::string& name, std::vector<
 CLI::Validator wholeNumber() {
     return CLI::Validator(
         [](std::string& text) {
-            return text.find('-') == std::string::npos
-                       ? std::string()
-                       : fmt::format("'{}' is not a whole number from 0 to {}", text, UINT64_MAX);
+            return wholeNumberOf(text) ? std::string()
+                                       : fmt::format("'{}' is not a whole number from 0 to {}", text, UINT64_MAX);
         },
         "");
 }

@@ -29,7 +29,7 @@ CLI::Option* addNumbersList(CLI::App& app, const std::string& name, std::vector<
                             std::uint32_t low, std::uint32_t high, const std::string& description);
 /// --seed, any number of 64 bits.
 CLI::Option* addSeed(CLI::App& app, std::uint64_t& seed, const std::string& description);
-/// For an option of 64 bits that takes every number: -1 would be read as the largest of them.
+/// For an option of 64 bits that takes every number: -1, and what does not fit, would be read as the largest of them.
 CLI::Validator wholeNumber();
 /// Seconds as a bare number ("5", "0.5"), or with a unit ("500ms", "2s", "5m").
 /// More than 0, or 0 too.

@@ -17,11 +17,18 @@ constexpr const char* kKeyRemedy =
 constexpr const char* kPeerEnded =
     "the peer ended or the network broke; look at the peer's own messages, then try again";
 
+constexpr const char* kPeerSilent =
+    "was the peer stopped, its machine overloaded, or a link down for so long? Where that is usual raise "
+    "keepalive_timeout (--set keepalive_timeout=10s); else look at the peer's own messages, then try again";
+
+constexpr const char* kPeerIsBack =
+    "the peer lives, so the way to it broke: look at its own messages and at the network, then try again";
+
 bool contains(const Status& status, std::string_view text) { return status.message().find(text) != std::string::npos; }
 
 /// Of a setting, from wherever it came: base/config.h's messages.
 bool isOfSetting(const Status& status) {
-    constexpr std::array kOrigins = {"--set", "environment: TROUPE_", "environment: unknown setting"};
+    constexpr std::array kOrigins = {"--set", "environment: TROUPE_", "environment: unknown setting", "settings: "};
     return status.code() == Code::InvalidArgument &&
            std::any_of(kOrigins.begin(), kOrigins.end(),
                        [&](std::string_view origin) { return status.message().rfind(origin, 0) == 0; });
@@ -126,6 +133,37 @@ std::string remedyForStore(const Status& status) {
     }
 }
 
+/// Of transport rdma that finds no device to use: each cause that the message has (verbs_backend/device.cpp), once.
+/// Empty: of something else.
+std::string remedyForDevices(const Status& status) {
+    constexpr std::pair<std::string_view, std::string_view> kCauses[] = {
+        {"ib_uverbs is not loaded",
+         "`modprobe -a ib_uverbs rdma_ucm` and the module of the device, as root on the host (also of a container)"},
+        {"this machine has none",
+         "`ibv_devices` lists what there is; a device needs the module of its driver; `rdma link add rxe0 type rxe "
+         "netdev eth0` makes one in software (Soft-RoCE)"},
+        {"no access to its",
+         "let this user read and write /dev/infiniband/*; a container is given it by "
+         "--device=/dev/infiniband"},
+        {"the port is down",
+         "`ibv_devinfo` shows the state of a port; is the cable in, and its interface up (`ip link set DEVICE up`)?"},
+        {"is there a subnet manager", "InfiniBand needs a subnet manager: start opensm, or the one of a switch"},
+        {"the port is armed", "wait until its subnet manager has made the port active, then try again"},
+        {"(gid_index)", "leave rdma.gid_index, or gid_index of rdma.per_device, out; `ibv_devinfo -v` lists the GIDs"},
+        {"give its network interface an IP address",
+         "`ip addr add ADDRESS/PREFIX dev DEVICE`; without rdma.connect=cm a link-local address is enough"},
+        {"rdma.exclude names it", "--set rdma.exclude= with less in it; `troupe topo` shows what it leaves out"},
+        {"rdma.devices does not name it",
+         "--set rdma.devices= with more in it; `troupe topo` shows what it leaves out"},
+        {"rdma.devices names it, but", "is the name in rdma.devices right? `ibv_devices` lists them"},
+    };
+    if (!contains(status, "no usable RDMA device") && !contains(status, "no list of RDMA devices")) return "";
+    std::string remedy;
+    for (const auto& [cause, advice] : kCauses)
+        if (contains(status, cause)) remedy += std::string(advice) + "; ";
+    return remedy + "docs/rdma.md; or leave --transport out, and go without RDMA";
+}
+
 }  // namespace
 
 std::string inWordsOfTheCommandLine(std::string message) {
@@ -158,6 +196,7 @@ std::string remedyFor(const Status& status) {
     if (std::string remedy = remedyForFile(status); !remedy.empty()) return remedy;
     if (const auto remedy = remedyForPath(status)) return *remedy;
     if (contains(status, kOwnerEnded)) return kPeerEnded;
+    if (std::string remedy = remedyForDevices(status); !remedy.empty()) return remedy;
     if (isOfStore(status)) return remedyForStore(status);
     switch (status.code()) {
         case Code::ConnectionRefused:
@@ -169,7 +208,9 @@ std::string remedyFor(const Status& status) {
                        "(docs/security.md, \"Ports\")?";
             return "is the peer alive, and does a firewall let its ports through?";
         case Code::ConnectionLost:
-        case Code::PeerDown: return kPeerEnded;
+        case Code::PeerDown:
+            if (contains(status, "keepalive_timeout")) return kPeerSilent;
+            return contains(status, "; its owner is up") ? kPeerIsBack : kPeerEnded;
         case Code::StaleIncarnation: return "the peer was restarted meanwhile; start again";
         case Code::TransportMissing:
             return "leave --transport out at both ends: then every way that both have is open. docs/same-host.md and "

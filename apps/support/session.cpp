@@ -42,9 +42,11 @@ void addEngineOptions(CLI::App& app, EngineArguments& arguments) {
         ->capture_default_str();
     app.add_option("--name", arguments.name,
                    arguments.serves ? "Name of the segment (p2p: host, or host:port)"
-                                    : "Name of the own segment (p2p: host, or host:port); with a store [made up]");
+                                    : "Name of the own segment (p2p: host, or host:port); with a store [made up]")
+        ->type_name("NAME");
     app.add_option("--host", arguments.host,
-                   "Address or interface to listen on; with neither this nor --name, only this machine reaches it");
+                   "Address or interface to listen on; with neither this nor --name, only this machine reaches it")
+        ->type_name("ADDRESS");
     app.add_option("--port", arguments.port, "Control port; 0: any free one")
         ->check(CLI::Range(0, 65535))
         ->capture_default_str();
@@ -70,6 +72,7 @@ Result<ConfigLoader> loadConfig(const CommonOptions& options) {
             return Status(status.code(), explainFraction(status.message(), value));
         }
     }
+    if (auto status = checkConfig(loader.config()); !status) return status.withContext("settings");
     return loader;
 }
 
@@ -89,6 +92,13 @@ Status checkP2pName(const EngineArguments& arguments) {
         return {Code::InvalidArgument,
                 fmt::format("--name {} and --port {} name two ports; leave one out", arguments.name, arguments.port)};
     return Status::ok();
+}
+
+/// The settings, and what the command's own options say in their place.
+Config configOf(const EngineArguments& arguments, const ConfigLoader& loader) {
+    Config config = loader.config();
+    if (arguments.data_loops != 0) config.data_loops = arguments.data_loops;
+    return config;
 }
 
 /// InvalidArgument when nobody can listen there, however the machine stands.
@@ -164,6 +174,8 @@ Status checkEngineArguments(const EngineArguments& given) {
     const auto config = loadConfig(arguments.common);
     if (!config) return config.status();
     if (auto status = checkSettingFiles(config->config()); !status) return status;
+    // More loops than the settings say need more of what each has one of.
+    if (auto status = checkConfig(configOf(arguments, *config)); !status) return status.withContext("settings");
     const bool p2p = isP2p(arguments.metadata);
     if (const auto server = Endpoint::parse(arguments.metadata);
         !p2p && arguments.metadata.find("://") == std::string::npos && server && server->port != 0)
@@ -242,8 +254,7 @@ Result<std::unique_ptr<Session>> Session::start(const EngineArguments& given) {
     auto loader = loadConfig(arguments.common);
     if (!loader) return loader.status();
     EngineOptions options;
-    options.config = loader->config();
-    if (arguments.data_loops != 0) options.config.data_loops = arguments.data_loops;
+    options.config = configOf(arguments, *loader);
     // What is called tcp is to go by TCP, though the target may be on this host; rdma likewise.
     if ((arguments.transport == "tcp" || arguments.transport == "rdma") && !arguments.serves)
         options.config.host_peers = false;
@@ -267,8 +278,12 @@ Status Session::installTransports(const EngineArguments& arguments) {
     // The engine has installed it by itself.
     if (arguments.transport == "host") return Status::ok();
     const std::string wire = arguments.transport == "auto" ? "tcp" : arguments.transport;
-    if (auto transport = engine_->installTransport(wire); !transport)
-        return transport.status().withContext("cannot install transport " + wire);
+    if (auto transport = engine_->installTransport(wire); !transport) {
+        const Status& why = transport.status();
+        // The engine's words begin with the transport's name.
+        const bool named = why.message().rfind("transport '", 0) == 0;
+        return {why.code(), (named ? "cannot install " : "cannot install transport " + wire + ": ") + why.message()};
+    }
     if (arguments.transport != "auto") return Status::ok();
     // It listens on every RDMA address of the machine, so who serves this machine alone does without.
     const auto own = engine_->getSegmentDescByID(kLocalSegmentID);

@@ -58,7 +58,8 @@ Status checkVerifiedTarget(const EngineArguments& arguments, const std::string& 
 /// InvalidArgument when `target` is no name that a segment can have.
 Status checkTarget(const EngineArguments& arguments, const std::string& target);
 
-/// The settings of the file, the environment and `--set`, later ones winning.
+/// The settings of the file, the environment and `--set`, later ones winning. InvalidArgument: one is wrong, or two
+/// hinder each other.
 Result<ConfigLoader> loadConfig(const CommonOptions& options);
 
 /// Remote memory to work on.

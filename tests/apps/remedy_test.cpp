@@ -100,6 +100,62 @@ TEST(Remedy, OfASettingIsTheListOfThem) {
         EXPECT_THAT(remedyFor(Status(Code::InvalidArgument, message)), HasSubstr("`troupe config`")) << message;
 }
 
+TEST(Remedy, OfSettingsThatHinderEachOtherIsTheListOfThem) {
+    EXPECT_THAT(remedyFor(Status(Code::InvalidArgument,
+                                 "settings: peer.tcp_bytes 1MiB is less than tcp.window_bytes 8MiB: ...; raise ...")),
+                HasSubstr("`troupe config`"));
+}
+
+// As verbs_backend/device.cpp says them; RdmaDevices.* has these messages.
+TEST(Remedy, OfNoUsableDeviceIsOneForEachCause) {
+    const struct {
+        const char* cause;
+        const char* remedy;
+    } cases[] = {
+        {": the kernel's support for them is not there (module ib_uverbs is not loaded)", "modprobe -a ib_uverbs"},
+        {": this machine has none", "Soft-RoCE"},
+        {"; mlx5_0: open: no access to its /dev/infiniband/uverbs file: Permission denied (errno 13)",
+         "--device=/dev/infiniband"},
+        {"; mlx5_0 port 1: the port is down", "ip link set"},
+        {"; ib0 port 1: the port is initialising: is there a subnet manager?", "opensm"},
+        {"; ib0 port 1: the port is armed", "subnet manager has made the port active"},
+        {"; mlx5_0 port 1: it has no GID of index 7 (gid_index)", "leave rdma.gid_index"},
+        {"; mlx5_0 port 1: no GID with an address that peers can connect to: give its network interface an IP address",
+         "ip addr add"},
+        {"; mlx5_0: rdma.exclude names it", "--set rdma.exclude="},
+        {"; mlx5_0: rdma.devices does not name it", "--set rdma.devices="},
+        {"; mlx5_9: rdma.devices names it, but there is none", "is the name in rdma.devices right?"},
+    };
+    for (const auto& one : cases) {
+        const std::string remedy = remedyFor(Status(
+            Code::TransportMissing, std::string("cannot install transport 'rdma': no usable RDMA device") + one.cause));
+        EXPECT_THAT(remedy, HasSubstr(one.remedy)) << one.cause;
+        EXPECT_THAT(remedy, HasSubstr("leave --transport out")) << one.cause;
+        std::size_t others = 0;
+        for (const auto& other : cases) others += remedy.find(other.remedy) != std::string::npos;
+        EXPECT_EQ(others, 1u) << remedy;
+    }
+    EXPECT_THAT(remedyFor(Status(Code::TransportMissing,
+                                 "no usable RDMA device; a port 1: the port is down; b port 1: the port is down; "
+                                 "c: rdma.exclude names it")),
+                testing::AllOf(HasSubstr("ip link set"), HasSubstr("--set rdma.exclude=")));
+}
+
+TEST(Remedy, OfSilenceNamesTheSettingThatBoundsIt) {
+    const std::string silent =
+        remedyFor(Status(Code::PeerDown,
+                         "peer 10.0.0.1:4: silent for longer than keepalive_timeout; last heard of 3001 ms before; "
+                         "it went by tcp0; its owner is up, last heard of 10 ms ago"));
+    EXPECT_THAT(silent, HasSubstr("--set keepalive_timeout="));
+    EXPECT_THAT(silent, Not(HasSubstr("the peer ended")));
+    // Whatever broke: it is there again.
+    EXPECT_THAT(
+        remedyFor(Status(Code::ConnectionLost, "the connection broke; its owner is up, last heard of 1 ms ago")),
+        Not(HasSubstr("the peer ended")));
+    EXPECT_THAT(remedyFor(Status(Code::PeerDown, "peer 10.0.0.1:4: said goodbye; its owner is down")),
+                HasSubstr("the peer ended"));
+}
+
 TEST(Remedy, OfAFileThatASettingNamesSaysWhatItIsToHold) {
     const struct {
         const char* message;

@@ -515,7 +515,34 @@ TEST(TopoCommand, TheSettingsLeaveDevicesOut) {
     const auto outcome = topoOf(tree, {"--json", "--set", "rdma.devices=mlx5_*", "--set", "rdma.exclude=mlx5_1"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["priority_matrix"]["cpu:0"].dump(), R"([["mlx5_0"],[]])");
-    EXPECT_EQ(outcome.json()["left_out"]["mlx5_1"], "excluded by the settings");
+    EXPECT_EQ(outcome.json()["left_out"]["mlx5_1"], "the setting rdma.exclude names it");
+    EXPECT_TRUE(outcome.json()["no_rdma"].is_null());
+}
+
+TEST(TopoCommand, WhereNoDeviceIsLeftItSaysWhichSettingLeftItOut) {
+    const test::SysfsTree tree(std::filesystem::path(TROUPE_MACHINES) / "nics_on_one_socket.txt");
+    const auto excluded = topoOf(tree, {"--set", "rdma.exclude=mlx5_*"});
+    ASSERT_EQ(excluded.code, 0) << excluded.err;
+    EXPECT_THAT(excluded.out, HasSubstr("not used: mlx5_0: the setting rdma.exclude names it"));
+    EXPECT_THAT(excluded.out, testing::Not(HasSubstr("there is no RDMA")));
+    const auto misnamed = topoOf(tree, {"--json", "--set", "rdma.devices=mlx4_0"});
+    ASSERT_EQ(misnamed.code, 0) << misnamed.err;
+    EXPECT_EQ(misnamed.json()["left_out"]["mlx4_0"], "the setting rdma.devices names it, but there is no such device");
+    EXPECT_EQ(misnamed.json()["left_out"]["mlx5_0"], "the setting rdma.devices does not name it");
+    EXPECT_THAT(misnamed.json()["no_rdma"].get<std::string>(),
+                AllOf(HasSubstr("no RDMA device is left"), HasSubstr("; mlx5_0: the setting rdma.devices does not")));
+}
+
+TEST(TopoCommand, WithoutADeviceSaysWhatIsMissing) {
+    const std::string folder = testing::TempDir() + "troupe_no_rdma_" + std::to_string(::getpid());
+    std::filesystem::create_directories(folder + "/class");
+    const auto no_driver = runTroupe({"topo", "--sysfs", folder});
+    EXPECT_EQ(no_driver.code, 0) << no_driver.err;
+    EXPECT_THAT(no_driver.out, HasSubstr("no RDMA: no driver of an RDMA device is loaded: there is no " + folder));
+    std::filesystem::create_directories(folder + "/class/infiniband");
+    const auto no_device = runTroupe({"topo", "--sysfs", folder, "--json"});
+    EXPECT_THAT(no_device.json()["no_rdma"].get<std::string>(), HasSubstr("infiniband is empty"));
+    std::filesystem::remove_all(folder);
 }
 
 TEST(TopoCommand, AFileOverridesTheMatrixOrIsRefusedWithItsName) {

@@ -53,6 +53,8 @@ TEST(Failures, BadFlagsAreNamedAndExitWithTwo) {
     expectUsageError({"bench", "a:1", "--batch_size", "1,x"}, "'x' is not a whole number from 1 to 65536");
     expectUsageError({"verify", "a:1", "--seed", "-1"}, "'-1' is not a whole number");
     expectUsageError({"sim", "--first", "-1"}, "'-1' is not a whole number");
+    for (const char* option : {"--seed", "--first", "--trace"})
+        expectUsageError({"sim", option, "18446744073709551616"}, "is not a whole number from 0 to");
     expectUsageError({"bench", "a:1", "--operation", "erase"}, "erase");
     expectUsageError({"bench", "a:1", "--transport", "carrier-pigeon"}, "carrier-pigeon");
     for (const char* command : {"serve", "bench", "verify"}) {
@@ -177,6 +179,19 @@ TEST(Failures, WrongSettingsAreNamedWithTheNearestRightOne) {
     expectUsageError({"serve", "--metadata", "carrier://pigeon"}, "p2p");
     expectUsageError({"serve", "--set", "tcp.lane=2"}, "tcp.lanes");
     expectUsageError({"demo", "--set", "tcp.lane=2"}, "tcp.lanes");
+}
+
+TEST(Failures, SettingsThatHinderEachOtherAreBadUsage) {
+    expectUsageError({"serve", "--set", "peer.tcp_bytes=1MiB"},
+                     "settings: peer.tcp_bytes 1MiB is less than tcp.window_bytes 8MiB");
+    expectUsageError({"config", "--set", "keepalive_interval=1min"}, "keepalive_timeout 3s is not more than");
+    expectUsageError({"config", "--set", "keepalive_interval=1min"}, "try: `troupe config` lists");
+    expectUsageError({"verify", "a:1", "--set", "tcp.socket_buffer=4KiB"}, "'4KiB' is not in 0, ");
+    expectUsageError({"serve", "--set", "rdma.per_device=mlx5_0 mtu=1"}, "'mtu=1' is not in 256..4096");
+    // Of a machine with any number of cores.
+    expectUsageError({"serve", "--set", "tcp.port=65535", "--set", "data_loops=2"}, "tcp.port 65535: 2 data loops");
+    expectUsageError({"serve", "--set", "tcp.port=65535", "--set", "data_loops=1", "--threads", "3"},
+                     "take tcp.port 65533 or less");
 }
 
 TEST(Failures, AFileThatASettingNamesIsLookedAtBeforeAnythingStarts) {
@@ -461,6 +476,7 @@ TEST(Failures, RdmaWithoutADeviceSaysHowToGoOn) {
     if (outcome.code == 0) GTEST_SKIP() << "this machine has an RDMA device";
     EXPECT_EQ(outcome.code, 1);
     EXPECT_EQ(outcome.json()["error"]["code"], "TransportMissing") << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("cannot install transport 'rdma': no "));
     EXPECT_THAT(outcome.err, HasSubstr("leave --transport out"));
 }
 

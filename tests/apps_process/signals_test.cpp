@@ -83,6 +83,24 @@ TEST(Signals, TwoAtOnceAreOneRequest) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
+TEST(Signals, TheReportOfAMeasurementThatWasEndedSaysSo) {
+    Server server("64MiB");
+    const std::vector<std::string> commands[] = {
+        {"verify", server.segment(), "--seconds", "1h"},
+        {"bench", server.segment(), "--duration", "1h"},
+        {"replay", TROUPE_SMALL_TRACE, server.segment(), "--speedup", "0.001"}};
+    for (const auto& command : commands) {
+        for (const int signal : {SIGINT, SIGTERM}) {
+            TroupeProcess process(command);
+            awaitSaid(process, command.front());
+            process.child().signal(signal);
+            const auto outcome = finish(process);
+            EXPECT_EQ(outcome.code, 0) << outcome.err;
+            EXPECT_THAT(outcome.out, HasSubstr("stopped by a signal")) << command.front();
+        }
+    }
+}
+
 TEST(Signals, TheFirstEndsTraceGenWhichShowsItsProgress) {
     const std::string path = testing::TempDir() + "troupe_trace_" + std::to_string(::getpid());
     TroupeProcess generate({"trace-gen", "--requests", "1000000", "-o", path, "--json"});

@@ -93,7 +93,12 @@ TEST(ConfigSchema, EveryKeyTakesTheEndsOfItsRangeAndNothingElseChanges) {
         if (key.unit == "bool" || isText(key)) continue;
         const std::size_t dots = key.range.find("..");
         ASSERT_NE(dots, std::string::npos) << key.name;
-        for (const std::string& end : {key.range.substr(0, dots), key.range.substr(dots + 2)}) {
+        std::vector<std::string> ends = {key.range.substr(0, dots), key.range.substr(dots + 2)};
+        if (ends[0].rfind("0, ", 0) == 0) {
+            ends[0] = ends[0].substr(3);
+            ends.emplace_back("0");
+        }
+        for (const std::string& end : ends) {
             Config config;
             const auto before = valuesOf(config);
             ASSERT_TRUE(key.set(config, end).isOk()) << key.name << " " << end;
@@ -343,6 +348,79 @@ TEST(ConfigLoader, NamesTheOriginOfAValueSetByHand) {
     EXPECT_THAT(loader.set("tcp.lains", "1").message(), HasSubstr("'tcp.lanes'"));
     ASSERT_TRUE(loader.set("tcp.lanes", "2", "option --lanes").isOk());
     EXPECT_EQ(loader.provenance("tcp.lanes"), "option --lanes");
+}
+
+// --- values that hinder each other ----------------------------------------------------------------------------
+
+TEST(CheckConfig, TakesTheDefaults) { EXPECT_TRUE(checkConfig(Config())) << checkConfig(Config()).toString(); }
+
+TEST(CheckConfig, OfTwoValuesThatHinderEachOtherNamesBothAndWhatToChange) {
+    const struct {
+        std::vector<std::pair<const char*, const char*>> settings;
+        std::vector<std::string> said;  ///< Empty: they go together.
+    } cases[] = {
+        {{{"peer.tcp_bytes", "1MiB"}},
+         {"peer.tcp_bytes 1MiB", "tcp.window_bytes 8MiB", "raise peer.tcp_bytes, or lower"}},
+        {{{"peer.tcp_bytes", "8MiB"}}, {}},
+        {{{"peer.tcp_bytes", "1MiB"}, {"tcp.window_bytes", "1MiB"}}, {}},
+        // A Nic has at least one slice in flight.
+        {{{"peer.tcp_bytes", "8MiB"}, {"slice_bytes", "16MiB"}}, {"peer.tcp_bytes 8MiB", "slice_bytes 16MiB"}},
+        {{{"peer.tcp_bytes", "256MiB"}, {"slice_bytes", "1GiB"}}, {}},
+        {{{"tcp.window_bytes", "8GiB"}}, {"peer.tcp_bytes 4GiB", "tcp.window_bytes 8GiB"}},
+        {{{"tcp.lanes", "4"}, {"peer.tcp_connections", "3"}}, {"peer.tcp_connections 3", "tcp.lanes 4"}},
+        {{{"tcp.lanes", "4"}, {"tcp.max_connections", "3"}}, {"tcp.max_connections 3", "tcp.lanes 4"}},
+        {{{"tcp.lanes", "4"}, {"tcp.max_connections", "4"}}, {}},
+        {{{"rdma.lanes", "4"}, {"peer.rdma_connections", "3"}}, {"peer.rdma_connections 3", "rdma.lanes 4"}},
+        {{{"rdma.lanes", "4"}, {"rdma.max_connections", "3"}}, {"rdma.max_connections 3", "rdma.lanes 4"}},
+        {{{"rdma.lanes", "4"}, {"rdma.max_endpoints", "3"}}, {"rdma.max_endpoints 3", "rdma.lanes 4"}},
+        {{{"keepalive_interval", "5s"}}, {"keepalive_timeout 3s", "keepalive_interval 5s"}},
+        {{{"keepalive_interval", "3s"}}, {"keepalive_timeout 3s", "keepalive_interval 3s"}},
+        {{{"tcp.port", "65535"}, {"data_loops", "2"}}, {"tcp.port 65535", "data_loops 2", "tcp.port 65534 or less"}},
+        {{{"tcp.port", "65534"}, {"data_loops", "2"}}, {}},
+        {{{"tcp.port", "65535"}, {"data_loops", "1"}}, {}},
+    };
+    for (const auto& one : cases) {
+        ConfigLoader loader;
+        std::string given;
+        for (const auto& [name, value] : one.settings) {
+            ASSERT_TRUE(loader.set(name, value)) << name;
+            given += std::string(name) + "=" + value + " ";
+        }
+        const Status sound = checkConfig(loader.config());
+        EXPECT_EQ(sound.code(), one.said.empty() ? Code::Ok : Code::InvalidArgument) << given << sound.toString();
+        for (const std::string& part : one.said) EXPECT_THAT(sound.message(), HasSubstr(part)) << given;
+    }
+}
+
+TEST(CheckConfig, CountsTheLoopsThatThereWillBe) {
+    Config config;
+    config.data_loops = 7;
+    EXPECT_EQ(dataLoopCount(config), 7u);
+    config.data_loops = 0;
+    EXPECT_GE(dataLoopCount(config), 1u);
+    EXPECT_LE(dataLoopCount(config), 4u);
+    config.tcp_port = 65536 - dataLoopCount(config);
+    EXPECT_TRUE(checkConfig(config)) << checkConfig(config).toString();
+}
+
+TEST(ConfigLoader, TakesABufferOfASocketThatHoldsASegmentOrNone) {
+    ConfigLoader loader;
+    EXPECT_THAT(loader.set("tcp.socket_buffer", "4KiB").message(), HasSubstr("'4KiB' is not in 0, 64KiB..1GiB"));
+    EXPECT_TRUE(loader.set("tcp.socket_buffer", "64KiB"));
+    EXPECT_TRUE(loader.set("tcp.socket_buffer", "0"));
+}
+
+TEST(ConfigLoader, OfAMalformedEntryForADeviceNamesThePieceThatIsWrong) {
+    ConfigLoader loader;
+    const Status refused = loader.set("rdma.per_device", "mlx5_0 mtu=1024; mlx5_1 mtu=1", "--set");
+    EXPECT_EQ(refused.code(), Code::InvalidArgument);
+    EXPECT_THAT(refused.message(), AllOf(HasSubstr("--set: rdma.per_device: ' mlx5_1 mtu=1': 'mtu=1' is not in")));
+    EXPECT_EQ(loader.config().rdma_per_device, "");
+    EXPECT_TRUE(loader.set("rdma.per_device", "mlx5_0 mtu=1024; mlx5_1:2 traffic_class=106"));
+    // By hand, too.
+    Config config;
+    config.rdma_per_device = "mlx5_0";
+    EXPECT_THAT(checkConfig(config).message(), HasSubstr("rdma.per_device"));
 }
 
 // --- units -----------------------------------------------------------------------------------------------------

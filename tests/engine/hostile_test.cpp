@@ -179,6 +179,44 @@ TEST(HostileCrowd, BeyondTheBoundOfControlConnectionsIsSaidOnce) {
     EXPECT_LE(times, kMore / 2) << text;
 }
 
+TEST(HostileCrowd, WhoSpeaksAnotherVersionIsSaidOnceOfEachAddress) {
+    std::ostringstream said;
+    EngineSetup setup;
+    setup.options.log =
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
+    auto engine = startEngine(setup);
+    const auto desc = engine->getSegmentDescByID(kLocalSegmentID);
+    Hello hello;
+    hello.incarnation = Incarnation::random();
+    std::string greeting = hello.encode();
+    greeting[4] = 2;  // The version, of which this build speaks 1.
+    const auto greetFrom = [&](const std::string& from) {
+        const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        const auto own = SocketAddress::fromNumeric(from, 0);
+        const auto to = SocketAddress::fromNumeric("127.0.0.1", (*desc)->control.port);
+        ASSERT_EQ(::bind(fd.get(), own->get(), own->length), 0);
+        ASSERT_EQ(::connect(fd.get(), to->get(), to->length), 0);
+        ASSERT_EQ(::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL),
+                  static_cast<ssize_t>(greeting.size()));
+        EXPECT_TRUE(closedByPeer(fd.get()));
+    };
+    for (int i = 0; i < 5; ++i)
+        for (const char* from : {"127.0.0.2", "127.0.0.3"}) greetFrom(from);
+    // More addresses than are kept in mind.
+    for (int i = 0; i < 200; ++i) greetFrom("127.0.1." + std::to_string(1 + i));
+    engine.reset();
+    const std::string text = said.str();
+    const auto timesOf = [&](const std::string& word) {
+        int times = 0;
+        for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos; ++at) ++times;
+        return times;
+    };
+    EXPECT_EQ(timesOf("from 127.0.0.2:"), 1) << text;
+    EXPECT_EQ(timesOf("from 127.0.0.3:"), 1) << text;
+    EXPECT_GE(timesOf("control frame of version 2, this end speaks 1"), 64) << text;
+    EXPECT_LE(timesOf("control frame of version 2, this end speaks 1"), 100) << text;
+}
+
 TEST(HostileServer, OfGarbageIsAnErrorForTheOneWhoOpensIt) {
     // A listener that answers every connection with an HTTP response.
     const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

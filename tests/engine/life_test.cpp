@@ -387,6 +387,16 @@ TEST(Life, AConfigFilledByHandIsCheckedAsOneThatIsLoaded) {
     }
 }
 
+TEST(Life, SettingsThatHinderEachOtherAreRefused) {
+    EngineOptions options;
+    options.config.peer_tcp_bytes = 1u << 20;
+    TransferEngine engine(options);
+    const Status refused = engine.init("p2p", "");
+    expectCode(refused, Code::InvalidArgument);
+    EXPECT_THAT(refused.message(), testing::AllOf(HasSubstr("EngineOptions::config"), HasSubstr("peer.tcp_bytes 1MiB"),
+                                                  HasSubstr("tcp.window_bytes 8MiB")));
+}
+
 TEST(Life, NegativeTimeoutsAreOver) {
     EnginePair pair;
     const Status probed = pair.a->probePeerAliveByID(pair.segment, std::chrono::milliseconds::min());

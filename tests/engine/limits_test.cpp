@@ -78,6 +78,7 @@ class Limits : public testing::Test {
         result.config.peer_control_frames_per_second = 200;
         result.config.peer_tcp_connections = 2;
         result.config.peer_tcp_bytes = 1u << 20;
+        result.config.tcp_window_bytes = 1u << 20;
         result.config.max_control_connections = 16;
         result.config.tcp_max_connections = 16;
         return result;

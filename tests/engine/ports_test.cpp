@@ -82,10 +82,12 @@ TEST(Ports, OfTcpThatAreTakenAreRefusedByTheNameOfTheSetting) {
 }
 
 TEST(Ports, OfTcpMustEndWithTheLastThereIs) {
-    const auto engine = startEngine(withPort(65535));
-    const Status refused = engine->installTransport("tcp").status();
+    EngineOptions options;
+    options.config = withPort(65535).config;
+    TransferEngine engine(options);
+    const Status refused = engine.init("p2p", "");
     expectCode(refused, Code::InvalidArgument);
-    EXPECT_THAT(refused.message(), HasSubstr("tcp.port 65535: 2 data loops need a port each"));
+    EXPECT_THAT(refused.message(), HasSubstr("tcp.port 65535: 2 data loops (data_loops 2) need a port each"));
 }
 
 }  // namespace

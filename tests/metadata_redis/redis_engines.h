@@ -18,7 +18,7 @@ inline Config pairConfig() {
     Config config;
     config.data_loops = 1;
     config.host_peers = false;
-    config.keepalive_interval = std::chrono::hours(1);
+    config.keepalive_interval = std::chrono::minutes(30);
     config.keepalive_timeout = std::chrono::hours(1);
     config.transfer_timeout = std::chrono::milliseconds(kPatience);
     return config;

@@ -8,7 +8,7 @@ what the command writes under $OUT comes back (--out). Its output is shown as it
 Time-outs count the guest's own time: what it spent waiting for one of this machine's processors is not held against it,
 so that a busy machine is not taken for a hang. --give-up bounds the whole in plain seconds.
 
-    vm.py [--rails N] [--timeout SECONDS] [--numa] -- COMMAND...
+    ./dev vm [--rails N] [--timeout SECONDS] [--numa] -- COMMAND...
 """
 import argparse
 import ctypes
@@ -43,6 +43,8 @@ KERNEL_ARGUMENTS = ("console=ttyS0 quiet panic=-1 oops=panic no_timer_check nowa
 # Emulated, the processors' TSCs are the host's and agree, which the kernel does not believe by itself. What it would
 # take instead, the HPET, is a device: each look at the clock then stops for QEMU's lock, and holds up both processors.
 ACCEL_ARGUMENTS = {"kvm": "", "tcg": " tsc=reliable clocksource=tsc"}
+# Of this machine's, between two words on standard error that it is still booting.
+WORD_SECONDS = 10
 # As much of the console as a failure shows.
 SHOWN_LINES = 40
 # Each guest NIC of --numa sits behind a root port of a bridge that belongs to one of two NUMA nodes.
@@ -57,8 +59,19 @@ NUMA_ARGUMENTS = """
 """.split()
 
 
-def fail(status, text):
+def say(text):
+    """Not on standard output, which is the command's."""
     print(f"vm: {text}", file=sys.stderr, flush=True)
+
+
+def in_one_line(command):
+    """So much of it as a reader needs to tell it from others."""
+    text = " ".join(shlex.join(command).split())
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def fail(status, text):
+    say(text)
     sys.exit(status)
 
 
@@ -136,8 +149,7 @@ class Tail:
         sys.stdout.buffer.flush()
 
 
-def command_line(arguments, folder, share, image, initramfs):
-    accel = arguments.accel or ("kvm" if kvm_works() else "tcg")
+def command_line(arguments, accel, folder, share, image, initramfs):
     line = ["qemu-system-x86_64", "-accel", "tcg,thread=multi" if accel == "tcg" else "kvm",
             "-machine", "q35", "-cpu", CPU[accel], "-smp", "2,sockets=2,cores=1" if arguments.numa else "2",
             "-m", "2G" if arguments.numa else arguments.memory, "-display", "none", "-no-reboot",
@@ -210,18 +222,28 @@ def run(arguments, folder):
         f"VM_NOW={int(time.time())}\nVM_VERBOSE={int(arguments.verbose)}\nVM_LONG={'1' if arguments.long else ''}\n"
         f"VM_NUMA={'1' if arguments.numa else ''}\n")
     console_file = open(folder / "qemu", "wb")
-    qemu = subprocess.Popen(command_line(arguments, folder, share, image, initramfs), stdin=subprocess.DEVNULL,
-                            stdout=console_file, stderr=subprocess.STDOUT, preexec_fn=end_with_parent)
+    accel = arguments.accel or ("kvm" if kvm_works() else "tcg")
+    say(f"booting Linux {version} under QEMU, " +
+        ("by KVM" if accel == "kvm" else "emulated, which takes some 10 seconds on an idle machine"))
+    # In a session of its own: Ctrl-C at the terminal is for us, who end it in order.
+    qemu = subprocess.Popen(command_line(arguments, accel, folder, share, image, initramfs), stdin=subprocess.DEVNULL,
+                            stdout=console_file, stderr=subprocess.STDOUT, start_new_session=True,
+                            preexec_fn=end_with_parent)
     tail = Tail(share / "output")
     started = OwnTime(qemu.pid)
     booted = None
     hung = None
+    next_word = WORD_SECONDS
     try:
         while qemu.poll() is None:
             time.sleep(0.1)
-            tail.copy()
             if booted is None and (share / "booted").exists():
                 booted = OwnTime(qemu.pid)
+                say(f"booted after {started.passed():.0f} s; running: {in_one_line(arguments.command)}")
+            elif booted is None and started.passed() > next_word:
+                say(f"still booting after {started.passed():.0f} s")
+                next_word += WORD_SECONDS
+            tail.copy()
             if booted is None and started.seconds() > arguments.boot_timeout:
                 hung = f"the guest did not boot within {arguments.boot_timeout:g} s of its own"
             elif booted is not None and booted.seconds() > arguments.timeout:
@@ -253,7 +275,7 @@ def run(arguments, folder):
 def main():
     # So that what was made is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="./dev vm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rails", type=int, default=2, help="pairs of Soft-RoCE devices (default: 2)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for the command (default: 300)")
     parser.add_argument("--give-up", type=float, default=900, help="seconds for all, however busy (default: 900)")
@@ -275,4 +297,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        # What was made is removed and QEMU has ended: that is in the way of the exception.
+        fail(128 + signal.SIGINT, "interrupted; the VM has ended")

@@ -94,6 +94,32 @@ class Harness(unittest.TestCase):
                 time.sleep(0.05)
             self.assertTrue(ended(qemu), f"qemu goes on after signal {number}")
 
+    def test_it_says_how_far_it_is_and_not_on_the_output_of_the_command(self):
+        ran = vm("--", "echo", "{}")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(ran.stdout, "{}\n")
+        self.assertIn("vm: booting Linux ", ran.stderr)
+        self.assertRegex(ran.stderr, r"vm: booted after \d+ s; running: echo '\{\}'")
+
+    def test_ctrl_c_ends_it_and_the_vm_without_a_traceback(self):
+        # ctest, and a shell for what it starts in the background, may have it ignored.
+        harness_process = subprocess.Popen([sys.executable, VM, "--", "sleep", "1000"], stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.PIPE, text=True,
+                                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+        self.addCleanup(harness_process.stderr.close)
+        self.addCleanup(harness_process.kill)
+        self.assertIn("vm: booting", harness_process.stderr.readline())
+        harness_process.send_signal(signal.SIGINT)
+        said = harness_process.stderr.read()
+        self.assertEqual(harness_process.wait(), 128 + signal.SIGINT)
+        self.assertIn("vm: interrupted", said)
+        self.assertNotIn("Traceback", said)
+
+    def test_its_help_is_of_the_command_that_users_type(self):
+        ran = vm("--help")
+        self.assertIn("usage: ./dev vm ", ran.stdout)
+        self.assertNotIn("vm.py", ran.stdout)
+
     def test_a_process_that_nobody_reaps_has_ended(self):
         child = subprocess.Popen(["sleep", "1000"])
         self.assertFalse(ended(child.pid))

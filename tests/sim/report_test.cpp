@@ -79,6 +79,11 @@ TEST(SimReport, ForPeopleEndsWithTheLastLinesOfTheTrace) {
     const Said good = said([](std::FILE* out) { return reportCampaign(campaign(false), 5, 1.5, {}, out); });
     EXPECT_TRUE(good.status);
     EXPECT_THAT(good.text, HasSubstr("3 seeds from 5 on: no rule was broken"));
+    EXPECT_THAT(good.text, testing::Not(HasSubstr("stopped")));
+    sim::Campaign ended = campaign(false);
+    ended.stopped = true;
+    const Said early = said([&](std::FILE* out) { return reportCampaign(ended, 5, 1.5, {}, out); });
+    EXPECT_THAT(early.text, HasSubstr("1.5 s; stopped by a signal\n"));
 }
 
 }  // namespace

@@ -57,6 +57,16 @@ TEST(TcpTransport, AnAddressThatIsNotOursFailsTheInstall) {
     }
 }
 
+TEST(TcpTransport, PortsPastTheLastThereIsFailTheInstall) {
+    Config config;
+    config.tcp_port = 65535;
+    RegistrationTable table;
+    TcpTransport transport;
+    const auto status = transport.install({config, table, Incarnation::random(), "127.0.0.1", 2, makeSilentLogger()});
+    EXPECT_EQ(status.code(), Code::InvalidArgument);
+    EXPECT_NE(status.message().find("tcp.port 65535: 2 data loops"), std::string::npos) << status.toString();
+}
+
 TEST(TcpTransport, APathNeedsAnIncarnationAPortAndANumericHost) {
     Node a;
     Node b;

@@ -1,6 +1,10 @@
 #include "verbs_backend/device_settings.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+
+#include <cerrno>
+#include <sstream>
 
 #include "tests/verbs_backend/soft_pair.h"
 
@@ -52,6 +56,80 @@ TEST(DeviceSettings, ListsTakePatternsAndTheBlackOneWins) {
     EXPECT_EQ(settings.whyNot("bnxt1"), "rdma.devices does not name it");
     EXPECT_EQ(settings.named(), std::vector<std::string>{"bnxt0"});
     EXPECT_EQ(parsed(Config()).whyNot("any"), "");
+}
+
+/// What an install without any device to use says.
+Status refusalOf(const std::shared_ptr<SoftVerbs>& soft, const Config& config) {
+    RegistrationTable table;
+    VerbsTransport transport(soft);
+    const Status refused =
+        transport.install({config, table, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()});
+    EXPECT_EQ(refused.code(), Code::TransportMissing) << refused.toString();
+    EXPECT_EQ(soft->leftovers(), "");
+    return refused;
+}
+
+// apps/support/remedy.cpp looks for these words.
+TEST(RdmaDevices, WhereNoneIsLeftEachHasItsReason) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"});
+    Config config;
+    const auto expectSaid = [&](const std::string& text) {
+        const Status refused = refusalOf(soft, config);
+        EXPECT_NE(refused.message().find(text), std::string::npos) << refused.toString();
+    };
+    config.rdma_exclude = "s*";
+    expectSaid("no usable RDMA device; s0: rdma.exclude names it; s1: rdma.exclude names it");
+    config.rdma_exclude = "s1";
+    config.rdma_devices = "s2";
+    expectSaid("; s0: rdma.devices does not name it; s1: rdma.exclude names it; s2: rdma.devices names it, but");
+    config = Config();
+    soft->setPort("s0", false);
+    soft->setPort("s1", false);
+    expectSaid("; s0 port 1: the port is down; s1 port 1: the port is down");
+    soft->fail("openDevice", EACCES, 2);
+    expectSaid("; s0: open: no access to its /dev/infiniband/uverbs file");
+    soft->fail("openDevices", ENOSYS);
+    expectSaid("no usable RDMA device: the kernel's support for them is not there (module ib_uverbs is not loaded)");
+    soft->fail("openDevices", EPERM);
+    expectSaid("no list of RDMA devices: Operation not permitted");
+    const Status none = refusalOf(std::make_shared<SoftVerbs>(std::vector<std::string>{}), Config());
+    EXPECT_EQ(none.message(), "no usable RDMA device: this machine has none");
+}
+
+TEST(RdmaDevices, APortThatComesUpLaterIsUsedOnceTheTransportIsInstalledAnew) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "t0"});
+    soft->setPort("s1", false);
+    Node a(softConfig("s*"), soft, "a");
+    Node b(softConfig("t0"), soft, "b");
+    ASSERT_EQ(a.nics.size(), 1u);
+    soft->setPort("s1", true);
+    // What is there goes on, and nobody is told of the other port.
+    auto local = noise(4096);
+    std::vector<char> remote(4096);
+    ASSERT_TRUE(a.registerMemory(local.data(), local.size()));
+    ASSERT_TRUE(b.registerMemory(remote.data(), remote.size()));
+    const auto path = a.nics[0]->openPath(b.asPeer());
+    ASSERT_TRUE(path);
+    run(a, *a.nics[0], *path, {write(local.data(), remote.data(), 4096)});
+    EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+    EXPECT_EQ(a.asPeer()->desc->devices.size(), 1u);
+    a.restart();
+    EXPECT_EQ(a.nics.size(), 2u);
+    EXPECT_EQ(a.asPeer()->desc->devices.size(), 2u);
+}
+
+TEST(RdmaDevices, APortThatASettingNamesAndNoDeviceHasIsSaid) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"});
+    std::ostringstream said;
+    const auto log = std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
+    Config config = softConfig("s0");
+    config.rdma_per_device = "s0:1 mtu=1024; s0:2 mtu=1024; s1:2 mtu=1024; s3 mtu=1024";
+    const Node a(config, soft, "a", log);
+    EXPECT_NE(said.str().find("rdma.per_device names s0:2, but that device has 1 port(s)"), std::string::npos);
+    EXPECT_NE(said.str().find("rdma.per_device names s3, but there is none"), std::string::npos);
+    EXPECT_EQ(said.str().find("names s0:1"), std::string::npos) << said.str();
+    // Not used, so not asked how many it has.
+    EXPECT_EQ(said.str().find("names s1:2"), std::string::npos) << said.str();
 }
 
 TEST(DeviceSettings, BothEndsKeepToTheSmallerPacketsAndTheFewerReads) {

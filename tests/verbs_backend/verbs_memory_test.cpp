@@ -1,5 +1,8 @@
 // Registering memory with the devices, and giving it back: on the strict software device.
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <set>
 
@@ -130,6 +133,20 @@ TEST(VerbsMemory, WhereASettingMakesTooManyPiecesItIsTheSettingThatIsNamed) {
     const Status refused = pinned.add(Registrar::region(1, std::uint64_t{1} << 30));
     EXPECT_EQ(refused.code(), Code::CapacityExceeded);
     EXPECT_NE(refused.message().find("rdma.max_chunk_bytes"), std::string::npos) << refused.toString();
+}
+
+TEST(VerbsMemory, ALimitOnLockedMemoryIsSaidInBytesAndInTheUnitOfTheShell) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
+    Registrar pinned({"s0", "s1"});
+    // Only the soft one, which comes back.
+    const rlimit lower{std::min<rlim_t>(before.rlim_max, 64 * 1024), before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &lower), 0);
+    pinned.soft->fail("regMr", ENOMEM, 1);
+    const Status refused = pinned.add(Registrar::region(1, 10 * kPage));
+    ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);
+    for (const char* part : {"is 65536 bytes, 64 KiB;", "`ulimit -l`, which takes KiB", "80 KiB or 81920 bytes"})
+        EXPECT_NE(refused.message().find(part), std::string::npos) << refused.toString();
 }
 
 TEST(VerbsMemory, ARefusalNamesThePlannedBytesOfAllDevicesAndEachLimit) {
