@@ -27,6 +27,8 @@ bool VerbsNic::flush(TimePoint now) {
     for (Lane* lane : lanes) lane->is_listed = false;
     for (Lane* lane : lanes) {
         if (port_down_ && lane->step != Lane::Step::Up) {
+            // A path that was opened meanwhile is as lost as those that the event found.
+            if (lane->path->usable || !lane->waiting.empty()) suspend(*lane->path);
             // Each attempt in vain counts by itself.
             lane->incident = ++incidents_;
             failWaiting(*lane, port_cause_.withContext(describe(*lane)), true);
