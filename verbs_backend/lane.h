@@ -90,6 +90,7 @@ struct Lane {
     std::uint32_t segments = 1;
     std::uint32_t inlined = 0;
     SendQueue queue{1};
+    bool failed = false;  ///< Its last attempt to connect did: work goes by the others, and it is tried without any.
     bool proven = false;  ///< Up: something has arrived by this pair. Until then one request at a time is risked on it.
     Carried carried;      ///< By this pair.
     std::deque<WorkRequest> waiting;  ///< Not posted.

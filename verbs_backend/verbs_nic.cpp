@@ -196,10 +196,13 @@ void VerbsNic::resetPath(PathId id, const Status& cause) {
     }
 }
 
+/// One that cannot connect has nothing to do, and is no place to wait while others carry.
 Lane& VerbsNic::leastBusy(Path& path) {
     Lane* best = path.lanes.front().get();
-    for (std::size_t i = 1; i < path.lanes.size(); ++i)
-        if (path.lanes[i]->backlog < best->backlog) best = path.lanes[i].get();
+    for (std::size_t i = 1; i < path.lanes.size(); ++i) {
+        Lane* const other = path.lanes[i].get();
+        if (other->failed != best->failed ? best->failed : other->backlog < best->backlog) best = other;
+    }
     return *best;
 }
 

@@ -97,6 +97,7 @@ class VerbsNic final : public Nic {
     void ended(Lane& lane, const Status& proof);
     void abandon(Lane& lane);
     void strike(Lane& lane, TimePoint now);
+    bool handOver(Lane& lane);
     void suspend(PathState& path);
     void resume(PathState& path);
     void failWaiting(Lane& lane, const Status& cause, bool retryable);

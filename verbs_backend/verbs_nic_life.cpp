@@ -96,8 +96,12 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
         case PairEvent::Kind::Failed:
             log_->debug("{}: {}", info_.name, event.status.toString());
             strike(*lane, now);
-            suspend(*lane->path);
-            failWaiting(*lane, event.status, event.retryable);
+            lane->failed = true;
+            if (!event.retryable || !handOver(*lane)) {
+                // Of several lanes one that is up carries what there is.
+                if (lane->path->lanes_up == 0) suspend(*lane->path);
+                failWaiting(*lane, event.status, event.retryable);
+            }
             return ended(*lane, {});
         case PairEvent::Kind::Broken:
             if (lane->step != Lane::Step::Up) return;
@@ -184,6 +188,7 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.segments = event.segments;
     lane.inlined = event.inlined;
     lane.queue = SendQueue(event.depth);
+    lane.failed = false;
     lane.proven = false;
     lane.cause = {};
     lane.retryable = true;
@@ -241,8 +246,8 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     // Somebody may wait for its place.
     watchTimer(TimePoint::min());
     if (lane.orphan) return forget(lane);
-    // A path that was lost is looked after before anybody sends work there; and to connect is a fence.
-    if (!lane.waiting.empty() || !lane.path->usable || lane.fences != 0) enlist(lane);
+    // What was lost is looked after before anybody sends work there; and to connect is a fence.
+    if (!lane.waiting.empty() || !lane.path->usable || lane.failed || lane.fences != 0) enlist(lane);
 }
 
 void VerbsNic::strike(Lane& lane, TimePoint now) {
@@ -263,6 +268,27 @@ void VerbsNic::resume(PathState& path) {
 }
 
 // --- requests --------------------------------------------------------------------------------------------------------
+
+/// Gives what waits at a lane that could not connect to those of its path that are up, or may be soon: that are being
+/// connected and did not fail since they were up last. False: there is none.
+bool VerbsNic::handOver(Lane& lane) {
+    Path* const path = find(lane.path->id);
+    if (path == nullptr) return false;
+    const Lane::Step wanted = lane.path->lanes_up != 0 ? Lane::Step::Up : Lane::Step::Connecting;
+    const auto takes = [&](const auto& other) { return other->step == wanted && !other->failed; };
+    if (std::none_of(path->lanes.begin(), path->lanes.end(), takes)) return false;
+    for (const WorkRequest& request : lane.waiting) {
+        Lane* to = nullptr;
+        for (const auto& other : path->lanes)
+            if (takes(other) && (to == nullptr || other->backlog < to->backlog)) to = other.get();
+        lane.backlog -= request.length;
+        to->backlog += request.length;
+        to->waiting.push_back(request);
+        enlist(*to);
+    }
+    lane.waiting.clear();
+    return true;
+}
 
 void VerbsNic::failWaiting(Lane& lane, const Status& cause, bool retryable) {
     // None of them was posted.
@@ -311,7 +337,7 @@ void VerbsNic::runTimers(TimePoint now) {
     next_deadline_ = kForever;
     const auto look = [&](Lane& lane) {
         if (lane.step == Lane::Step::Idle && !lane.orphan &&
-            (!lane.waiting.empty() || !lane.path->usable || lane.fences != 0))
+            (!lane.waiting.empty() || !lane.path->usable || lane.failed || lane.fences != 0))
             enlist(lane);
         if (lane.waiting.empty()) lane.roomless_since = kForever;
         closeIfUnused(lane, now);

@@ -106,6 +106,8 @@ class SoftVerbs final : public VerbsApi {
     bool covers(std::uint32_t key, const std::string& device, const ByteRange& range) const;
     /// Work requests that wait because of `hold`.
     std::size_t held() const;
+    /// Queue pairs that have any of it.
+    std::size_t busyPairs() const;
     std::vector<std::string> violations() const;
     /// "2 qp, 1 mr", or "" when nothing is left.
     std::string leftovers() const;

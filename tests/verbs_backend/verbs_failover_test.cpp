@@ -3,8 +3,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "tests/verbs_backend/soft_verbs.h"
-#include "tests/verbs_backend/verbs_pair.h"
+#include "tests/verbs_backend/soft_pair.h"
 
 namespace troupe::verbs {
 namespace {
@@ -450,6 +449,40 @@ TEST(VerbsFailover, APathWithALaneLeftIsUsable) {
     EXPECT_EQ(rails.saidUsable(), std::nullopt);
     rails.soft->hold(false);
     ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == 2; }));
+}
+
+TEST(VerbsFailover, ALaneThatCannotConnectLosesNoPathThatAnotherOneCarries) {
+    SoftPair pair([] {
+        Config config = softConfig("s0");
+        config.rdma_lanes = 2;
+        return config;
+    }());
+    // One of the two, for as long as the test likes.
+    pair.soft->fail("cmConnect", ECONNREFUSED, 1 << 30, 1);
+    for (int round = 0; round < 20; ++round) pair.run(pair.many(20));
+    EXPECT_TRUE(pair.a.sweep.failed.empty()) << failuresOf(pair.a.sweep);
+    EXPECT_TRUE(pair.a.sweep.paths.empty()) << "a path that carries was said to be lost";
+    // It is made without any work for it once that is possible, and carries its share.
+    pair.soft->fail("cmConnect", 0, 0);
+    ASSERT_TRUE(pump(pair.a, [&] { return pair.soft->connectionsOf("s0") == 2; }));
+    const auto limit = Clock::now() + 30s;
+    for (std::size_t busy = 0; busy != 2;) {
+        ASSERT_LT(Clock::now(), limit) << "the second lane gets no work";
+        pair.a.sweep.clear();
+        const std::size_t posted = pair.postHeld(2);
+        busy = pair.soft->busyPairs();
+        pair.soft->hold(false);
+        ASSERT_TRUE(pump(pair.a, [&] { return completedIn(pair.a.sweep) == posted; })) << failuresOf(pair.a.sweep);
+    }
+}
+
+TEST(VerbsFailover, WithNoLaneLeftThePathIsLostAndOneThatIsBackBringsItBack) {
+    Rails rails("s0,s1", 2);
+    rails.soft->fail("cmConnect", ECONNREFUSED, 1 << 30);
+    rails.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+    rails.soft->fail("cmConnect", 0, 0);
+    EXPECT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
 }
 
 }  // namespace
