@@ -42,6 +42,7 @@ struct PathState {
     std::uint32_t lanes_up = 0;
     std::uint32_t lanes = 1;                      ///< That there are.
     std::map<std::string, Carried> carried = {};  ///< By the peer's device: of pairs that have ended.
+    std::uint64_t incident = 0;  ///< The last loss: each lane takes part in it once at most. See Failure.
     bool usable = true;  ///< False from the loss of the last lane, or a first attempt that failed, until one is up.
 };
 
@@ -96,7 +97,8 @@ struct Lane {
     std::deque<WorkRequest> waiting;  ///< Not posted.
     std::uint64_t backlog = 0;        ///< Bytes waiting or posted.
 
-    std::uint64_t incident = 0;  ///< Of the last loss; see Failure.
+    std::uint64_t incident = 0;  ///< Of its last end; see Failure.
+    std::uint64_t shared = 0;    ///< The last of its path that it took part in, or that was over when it came up.
     Status cause;                ///< Draining, Ending: why; the first one that was known.
     bool lost = true;    ///< Draining, Ending: the way broke; no reset, refused request, or idle pair that was closed.
     bool reset = false;  ///< Draining, Ending: the owner reset or closed the path, and waits for its end.

@@ -96,6 +96,7 @@ class VerbsNic final : public Nic {
     void beginEnd(Lane& lane, TimePoint now);
     void ended(Lane& lane, const Status& proof);
     void abandon(Lane& lane);
+    std::uint64_t incidentOf(Lane& lane);
     void strike(Lane& lane, TimePoint now);
     bool handOver(Lane& lane);
     void suspend(PathState& path);

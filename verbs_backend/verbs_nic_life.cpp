@@ -22,7 +22,7 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
     if (lane.path->candidates.empty()) {
         // The peer uninstalled it; its next descriptor may name a device again.
         if (lane.path->usable || !lane.waiting.empty()) suspend(*lane.path);
-        lane.incident = ++incidents_;
+        lane.incident = incidentOf(lane);
         return failWaiting(lane, {Code::TransportMissing, describe(lane) + ": the peer has no RDMA device any more"},
                            true);
     }
@@ -189,6 +189,7 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.inlined = event.inlined;
     lane.queue = SendQueue(event.depth);
     lane.failed = false;
+    lane.shared = incidents_;
     lane.proven = false;
     lane.cause = {};
     lane.retryable = true;
@@ -250,8 +251,18 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     if (!lane.waiting.empty() || !lane.path->usable || lane.failed || lane.fences != 0) enlist(lane);
 }
 
+/// Of what a lane fails for now. The lanes of a path find out one after the other that their link or peer is gone, and a
+/// task that has parts on all of them is to pay for that once: so each takes part in what another one began, and begins
+/// the next when it fails again.
+std::uint64_t VerbsNic::incidentOf(Lane& lane) {
+    std::uint64_t& last = lane.path->incident;
+    if (last <= lane.shared) last = ++incidents_;
+    lane.shared = last;
+    return last;
+}
+
 void VerbsNic::strike(Lane& lane, TimePoint now) {
-    lane.incident = port_down_ ? port_incident_ : ++incidents_;
+    lane.incident = port_down_ ? port_incident_ : incidentOf(lane);
     lane.retry_at = lane.back_off.broke(now, random_);
 }
 

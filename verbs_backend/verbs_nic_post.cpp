@@ -29,8 +29,9 @@ bool VerbsNic::flush(TimePoint now) {
         if (port_down_ && lane->step != Lane::Step::Up) {
             // A path that was opened meanwhile is as lost as those that the event found.
             if (lane->path->usable || !lane->waiting.empty()) suspend(*lane->path);
-            // Each attempt in vain counts by itself.
-            lane->incident = ++incidents_;
+            if (lane->waiting.empty()) continue;
+            // Each attempt in vain counts by itself, however many lanes it was made on.
+            lane->incident = incidentOf(*lane);
             failWaiting(*lane, port_cause_.withContext(describe(*lane)), true);
         } else if (lane->step == Lane::Step::Idle) {
             order(*lane, now);

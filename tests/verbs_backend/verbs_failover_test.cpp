@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <optional>
+#include <set>
 
 #include "tests/verbs_backend/soft_pair.h"
 
@@ -483,6 +484,62 @@ TEST(VerbsFailover, WithNoLaneLeftThePathIsLostAndOneThatIsBackBringsItBack) {
     ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
     rails.soft->fail("cmConnect", 0, 0);
     EXPECT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
+}
+
+/// Their incident, which is one and none of `before`, and is among those then.
+void expectOneIncident(const Sweep& sweep, std::set<std::uint64_t>& before) {
+    ASSERT_FALSE(sweep.failed.empty());
+    const std::uint64_t incident = sweep.failed.front().incident;
+    for (const Failure& failure : sweep.failed) EXPECT_EQ(failure.incident, incident) << failure.cause.toString();
+    EXPECT_NE(incident, 0u);
+    EXPECT_TRUE(before.insert(incident).second) << "what is lost each time would be tried for ever";
+}
+
+TEST(VerbsFailover, LanesThatBreakOneAfterTheOtherAreOneIncident) {
+    Rails rails("s0,s1", 4);
+    std::set<std::uint64_t> before;
+    for (int round = 0; round < 3; ++round) {
+        rails.a.sweep.clear();
+        const std::size_t posted = rails.holdOnFirst(40, Opcode::Read);
+        ASSERT_EQ(rails.soft->busyPairs(), 4u);
+        // Each has an event of its own, as each queue pair has a retry counter of its own.
+        rails.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        EXPECT_EQ(rails.a.sweep.failed.size(), posted);
+        expectOneIncident(rails.a.sweep, before);
+        rails.soft->hold(false);
+        // Until all four are there again and on trial no more.
+        do {
+            rails.a.sweep.clear();
+            run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(40, Opcode::Read));
+        } while (!rails.a.sweep.failed.empty() || rails.soft->connectionsOf("s0") != 4);
+    }
+}
+
+TEST(VerbsFailover, LanesThatCannotConnectAreOneIncident) {
+    Rails rails("s0,s1", 4);
+    std::set<std::uint64_t> before;
+    rails.soft->fail("cmConnect", ECONNREFUSED, 1 << 30);
+    for (int round = 0; round < 3; ++round) {
+        rails.a.sweep.clear();
+        const auto path = rails.a.nics[0]->openPath(rails.b.asPeer());
+        ASSERT_TRUE(path);
+        run(rails.a, *rails.a.nics[0], *path, rails.many(40, Opcode::Read));
+        expectOneIncident(rails.a.sweep, before);
+    }
+    rails.soft->fail("cmConnect", 0, 0);
+}
+
+TEST(VerbsFailover, LanesOfAPortThatIsDownAreOneIncidentEachTime) {
+    Rails rails("s0,s1", 4);
+    std::set<std::uint64_t> before;
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+    for (int round = 0; round < 3; ++round) {
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(40, Opcode::Read));
+        expectOneIncident(rails.a.sweep, before);
+    }
 }
 
 }  // namespace
