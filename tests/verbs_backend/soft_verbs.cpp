@@ -3,6 +3,7 @@
 #include "tests/verbs_backend/soft_verbs.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -257,6 +258,28 @@ void SoftVerbs::raise(const std::string& device, ibv_event_type type, std::uint8
     event.port = port;
     event.name = ibv_event_type_str(type);
     raise(device, event);
+}
+
+void SoftVerbs::remove(const std::string& device, bool told) {
+    const std::lock_guard lock(mutex_);
+    if (told) raise(device, IBV_EVENT_DEVICE_FATAL);
+    find(device)->dead = true;
+    for (auto& [key, context] : contexts_) {
+        if (context->hardware->name != device) continue;
+        // In its place the end of a pipe whose other end is closed. Whoever waits is woken by the one before.
+        const UniqueFd before(::dup(context->async_fd));
+        int ends[2] = {-1, -1};
+        if (::pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0 || ::dup2(ends[0], context->async_fd) < 0)
+            ADD_FAILURE() << "no descriptors";
+        ::close(ends[0]);
+        ::close(ends[1]);
+        ring(before.get());
+    }
+}
+
+std::size_t SoftVerbs::eventsAsked(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return find(device)->events_asked;
 }
 
 void SoftVerbs::raiseOnPairs(const std::string& device, ibv_event_type type, bool with_work) {

@@ -88,6 +88,11 @@ class SoftVerbs final : public VerbsApi {
     /// An asynchronous event of a port. With DEVICE_FATAL the device refuses everything from then on, but that what is
     /// there be destroyed.
     void raise(const std::string& device, ibv_event_type type, std::uint8_t port = 1);
+    /// Takes the device out of the machine. It is dead from then on, and its descriptor of events at its end, as that of
+    /// the kernel is then. `told`: an event says so before.
+    void remove(const std::string& device, bool told);
+    /// How often it was asked for an event.
+    std::size_t eventsAsked(const std::string& device) const;
     /// The same of each queue pair there that is ready: they carry nothing more, and nothing is flushed.
     /// `with_work`: only those that hold any.
     void raiseOnPairs(const std::string& device, ibv_event_type type, bool with_work = false);
@@ -194,6 +199,7 @@ class SoftVerbs final : public VerbsApi {
         ibv_qp_attr last_route{};
         ibv_qp_attr last_ready{};
         std::size_t requests = 0;
+        std::size_t events_asked = 0;
         bool dead = false;
 
         Port& at(std::size_t port) { return ports.at(port - 1); }

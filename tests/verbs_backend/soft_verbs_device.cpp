@@ -106,7 +106,9 @@ int SoftVerbs::queryPkey(ibv_context* context, std::uint8_t port, int index, std
 bool SoftVerbs::nextAsyncEvent(ibv_context* context, AsyncEvent& event) {
     const std::lock_guard lock(mutex_);
     Context* known = lookUp(contexts_, context);
-    if (known == nullptr || known->events.empty()) return false;
+    if (known == nullptr) return false;
+    ++known->hardware->events_asked;
+    if (known->events.empty()) return false;
     event = known->events.front();
     known->events.pop_front();
     std::uint64_t count = 0;
