@@ -33,6 +33,7 @@ std::string wayText(const Device& device, const ExchangedRoute& route) {
     std::string text =
         "GID " + std::to_string(route.own.gid_index) + " (" + gidText(route.own.gid) + ") to " + gidText(route.peer);
     if (device.infiniband) text += ", LID " + std::to_string(route.peer_lid);
+    if (route.needs_grh) text += " with a global route header";
     return text;
 }
 
@@ -50,6 +51,7 @@ void Connector::offer(Pair& pair) {
     offer.greeting = pair.order.greeting;
     offer.infiniband = device.infiniband;
     offer.lid = device.view()->attributes.lid;
+    offer.needs_grh = device.infiniband && device.view()->needsGrh();
     offer.qp_number = pair.qp->qp_num;
     offer.psn = pair.psn;
     offer.mtu = device.mtu();
@@ -99,6 +101,7 @@ void Connector::onReply(std::uint32_t number, std::uint64_t asked, const Result<
     route.own = pair.gids[reply->gid_index];
     route.peer = reply->gid.gid;
     route.peer_lid = reply->lid;
+    route.needs_grh = reply->needs_grh;
     route.peer_qp = reply->qp_number;
     route.own_psn = pair.psn;
     route.peer_psn = reply->psn;
@@ -238,6 +241,7 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
     OfferReply reply;
     reply.answer = Answer{Code::Ok, incarnation_, 0, device.name};
     reply.lid = view->attributes.lid;
+    reply.needs_grh = device.infiniband && (offer.needs_grh || view->needsGrh());
     reply.reads =
         static_cast<std::uint8_t>(std::clamp(device.attributes.max_qp_rd_atom, 0, static_cast<int>(offer.reads)));
     auto ways = pairGids(view->gids, offer.gids);
@@ -253,6 +257,7 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
         route.own = view->gids[way.own];
         route.peer = offer.gids[way.peer].gid;
         route.peer_lid = offer.lid;
+        route.needs_grh = reply.needs_grh;
         route.peer_qp = offer.qp_number;
         route.own_psn = static_cast<std::uint32_t>(random_()) & k24Bits;
         route.peer_psn = offer.psn;

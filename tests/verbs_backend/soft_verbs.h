@@ -102,6 +102,8 @@ class SoftVerbs final : public VerbsApi {
     void setMtu(const std::string& device, ibv_mtu mtu);
     /// From now on its ports are InfiniBand's, with this LID.
     void setLid(const std::string& device, std::uint16_t lid);
+    /// Its ports take and send no packet without a global route header from now on.
+    void requireGrh(const std::string& device);
     /// How long it takes to find that there is no way from a port to a GID.
     void setSearchTime(std::chrono::milliseconds time);
     /// No way leads from this GID to anywhere.
@@ -200,6 +202,7 @@ class SoftVerbs final : public VerbsApi {
         ibv_qp_attr last_ready{};
         std::size_t requests = 0;
         std::size_t events_asked = 0;
+        bool needs_grh = false;
         bool dead = false;
 
         Port& at(std::size_t port) { return ports.at(port - 1); }

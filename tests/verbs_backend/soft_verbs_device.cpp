@@ -83,6 +83,7 @@ int SoftVerbs::queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr&
     attributes.lid = hardware.at(port).lid;
     attributes.link_layer = attributes.lid != 0 ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
     attributes.max_msg_sz = 1u << 30;
+    attributes.flags = hardware.needs_grh ? IBV_QPF_GRH_REQUIRED : 0;
     return 0;
 }
 

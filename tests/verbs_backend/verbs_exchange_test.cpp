@@ -179,6 +179,26 @@ TEST(VerbsExchange, InfiniBandPortsReachEachOtherByTheirLids) {
     EXPECT_EQ(pair.soft->lastRoute("s1").ah_attr.dlid, 3);
 }
 
+TEST(VerbsExchange, WhereAPortOfEitherEndNeedsAGlobalRouteHeaderBothEndsSendOne) {
+    for (const char* needs : {"s0", "s1", "both"}) {
+        SCOPED_TRACE(needs);
+        ExchangePair pair([&](SoftVerbs& soft) {
+            for (const int i : {1, 2}) {
+                const std::string device = "s" + std::to_string(i - 1);
+                soft.setLid(device, static_cast<std::uint16_t>(i * 3));
+                soft.setGids(device, {SoftVerbs::gid("fe80::a00:" + std::to_string(i), 0, IBV_GID_TYPE_IB)});
+                if (device == needs || needs == std::string("both")) soft.requireGrh(device);
+            }
+        });
+        pair.expectWorks();
+        for (const int i : {0, 1}) {
+            const auto way = pair.soft->lastRoute("s" + std::to_string(i)).ah_attr;
+            EXPECT_EQ(way.is_global, 1);
+            EXPECT_EQ(gidText(way.grh.dgid), gidText(SoftVerbs::gid("fe80::a00:" + std::to_string(2 - i), 0).gid));
+        }
+    }
+}
+
 TEST(VerbsExchange, WhereRdmaCmIsNotThereItIsUsedThoughPortsHaveAddresses) {
     const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"});
     const auto board = std::make_shared<Switchboard>();
