@@ -78,6 +78,11 @@ void SoftVerbs::setLid(const std::string& device, std::uint16_t lid) {
     for (Port& port : find(device)->ports) port.lid = lid;
 }
 
+void SoftVerbs::setTransport(const std::string& device, ibv_transport_type transport) {
+    const std::lock_guard lock(mutex_);
+    find(device)->transport = transport;
+}
+
 void SoftVerbs::requireGrh(const std::string& device) {
     const std::lock_guard lock(mutex_);
     find(device)->needs_grh = true;

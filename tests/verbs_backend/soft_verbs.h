@@ -102,6 +102,8 @@ class SoftVerbs final : public VerbsApi {
     void setMtu(const std::string& device, ibv_mtu mtu);
     /// From now on its ports are InfiniBand's, with this LID.
     void setLid(const std::string& device, std::uint16_t lid);
+    /// It is another kind of device from now on, of which nothing may be asked.
+    void setTransport(const std::string& device, ibv_transport_type transport);
     /// Its ports take and send no packet without a global route header from now on.
     void requireGrh(const std::string& device);
     /// How long it takes to find that there is no way from a port to a GID.
@@ -203,6 +205,7 @@ class SoftVerbs final : public VerbsApi {
         std::size_t requests = 0;
         std::size_t events_asked = 0;
         bool needs_grh = false;
+        ibv_transport_type transport = IBV_TRANSPORT_IB;
         bool dead = false;
 
         Port& at(std::size_t port) { return ports.at(port - 1); }

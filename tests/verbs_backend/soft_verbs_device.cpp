@@ -26,6 +26,11 @@ int SoftVerbs::openDevices(const std::function<bool(const std::string&)>& wanted
         if (!wanted(hardware->name)) continue;
         Opened opened;
         opened.name = hardware->name;
+        opened.transport = hardware->transport;
+        if (opened.transport != IBV_TRANSPORT_IB) {
+            devices.push_back(opened);
+            continue;
+        }
         opened.error = fault("openDevice");
         if (opened.error == 0) {
             auto context = std::make_unique<Context>();

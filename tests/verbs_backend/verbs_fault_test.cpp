@@ -279,6 +279,51 @@ TEST(VerbsFault, ADeviceThatDoesNotOpenShiftsNoOther) {
     EXPECT_EQ(soft->leftovers(), "");
 }
 
+TEST(VerbsFault, ADeviceWithoutReliableConnectionsIsLeftOutAndTheReasonSaidAndTheOthersAreUsed) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"});
+    const std::pair<ibv_transport_type, const char*> kinds[] = {{IBV_TRANSPORT_IWARP, "iWARP has no reliable"},
+                                                                {IBV_TRANSPORT_USNIC_UDP, "usNIC has no reliable"},
+                                                                {IBV_TRANSPORT_UNSPECIFIED, "maker's own has no"}};
+    for (std::size_t i = 0; i < 3; ++i) soft->setTransport("s" + std::to_string(i), kinds[i].first);
+    {
+        const Config config = softConfig("s0,s1,s2");
+        RegistrationTable table;
+        VerbsTransport transport(soft);
+        const Status refused =
+            transport.install({config, table, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()});
+        EXPECT_EQ(refused.code(), Code::TransportMissing);
+        for (std::size_t i = 0; i < 3; ++i)
+            EXPECT_NE(refused.message().find("; s" + std::to_string(i) + ": "), std::string::npos) << refused.toString();
+        for (const auto& [kind, said] : kinds)
+            EXPECT_NE(refused.message().find(said), std::string::npos) << refused.toString();
+    }
+    Node node(softConfig(""), soft, "n");
+    ASSERT_EQ(node.nics.size(), 1u);
+    EXPECT_EQ(node.nics.front()->info().name, "s3");
+}
+
+TEST(VerbsFault, AnInfiniBandPortThatTheSettingsForbidIsToldFromOneWithoutAnAddress) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0"});
+    Config config = softConfig("s0");
+    config.rdma_connect = "cm";
+    RegistrationTable table;
+    const auto why = [&](bool with_control) {
+        const auto board = std::make_shared<Switchboard>();
+        const Incarnation own = Incarnation::random();
+        const auto line = with_control ? board->join(own) : nullptr;
+        VerbsTransport transport(soft);
+        return transport.install({config, table, own, "127.0.0.1", 1, makeSilentLogger(), nullptr, line.get()})
+            .message();
+    };
+    soft->setGids("s0", {SoftVerbs::gid("fe80::1", 0)});
+    EXPECT_NE(why(true).find("give its network interface an IP address"), std::string::npos) << why(true);
+    soft->setLid("s0", 3);
+    EXPECT_NE(why(true).find("rdma.connect = cm forbids: set it to auto"), std::string::npos) << why(true);
+    EXPECT_EQ(why(true).find("IP address"), std::string::npos) << why(true);
+    config.rdma_connect = "auto";
+    EXPECT_NE(why(false).find("needs a control connection"), std::string::npos) << why(false);
+}
+
 TEST(VerbsFault, InstallSaysOfEachDeviceWhyItIsOfNoUse) {
     const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"});
     const Config config = softConfig("s0,s1,nowhere");
