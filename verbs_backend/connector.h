@@ -259,6 +259,8 @@ class Connector {
     void reject(const CmEvent& event, Code code, const std::string& why);
     void endPredecessors(const Greeting& greeting, const char* why);
     bool endServed(CmId id, const char* why);
+    bool destroyServed(const Device& device, ibv_qp* qp, std::shared_ptr<const CompletionQueue> queue,
+                       const Greeting& greeting);
     bool stillServes(const Greeting& greeting) const;
 
     // connector_room.cpp

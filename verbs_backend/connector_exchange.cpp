@@ -273,7 +273,7 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
         if (status) status = modify(route, qp, IBV_QPS_RTR, device, false, offer.mtu, &used);
         if (status) status = modify(route, qp, IBV_QPS_RTS, device, false, offer.mtu);
         if (!status) {
-            static_cast<void>(api_->destroyQp(qp));
+            destroyServed(device, qp, device.queue(), offer.greeting);
             tried += (tried.empty() ? "" : "; ") + status.message();
             continue;
         }

@@ -326,6 +326,26 @@ TEST(VerbsExchange, EveryCallThatMakesAPairMayFailAndTheNextTryWorks) {
             }
 }
 
+TEST(VerbsExchange, APairThatDidNotComeToServeAndCannotBeDestroyedIsTriedAgain) {
+    for (const bool by_cm : {false, true}) {
+        SCOPED_TRACE(by_cm);
+        ExchangePair pair([&](SoftVerbs& soft) {
+            if (by_cm) {
+                kMapped(soft);
+                soft.fail("cmConnect", 0, 0);
+                soft.fail("cmAccept", ENOMEM, 1);
+            } else {
+                soft.cutRoute("s1", 0);
+            }
+            soft.fail("destroyQp s1", EBUSY, 1);
+        });
+        static_cast<void>(pair.tryOnce());
+        // With it everything would be held that it was made on; the end of the nodes looks for that, too.
+        EXPECT_TRUE(pump(*pair.a, [&] { return pair.soft->pairsOn("s1") <= (by_cm ? 1u : 0u); }, 20s))
+            << pair.soft->pairsOn("s1");
+    }
+}
+
 TEST(VerbsExchange, WhateverTheOtherEndSaysNothingBreaksAndHonestWordsWorkAgain) {
     for (unsigned seed = 1; seed <= 60; ++seed) {
         SCOPED_TRACE(seed);
