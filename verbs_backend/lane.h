@@ -88,6 +88,7 @@ struct Lane {
     ibv_qp* qp = nullptr;
     std::size_t remote_device = 0;  ///< Index in the peer's descriptor.
     std::string peer_device;        ///< Its name, also of the last pair when there is none now; empty: none was up yet.
+    std::string way;                ///< Up: what its packets go by, for errors.
     std::uint32_t segments = 1;
     std::uint32_t inlined = 0;
     SendQueue queue{1};

@@ -185,6 +185,7 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.qp = event.qp;
     lane.remote_device = static_cast<std::size_t>(named - devices.begin());
     lane.peer_device = event.device;
+    lane.way = std::move(event.way);
     lane.segments = event.segments;
     lane.inlined = event.inlined;
     lane.queue = SendQueue(event.depth);

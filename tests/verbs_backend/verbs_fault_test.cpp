@@ -204,6 +204,33 @@ TEST(VerbsFault, ARefusedKeyFailsItsRequestForGoodAndTheOthersForNow) {
     EXPECT_EQ(final_ones, 1u);
 }
 
+TEST(VerbsFault, AFailedCompletionNamesBothDevicesAndWhatThePacketsWentBy) {
+    for (const bool by_exchange : {false, true}) {
+        SCOPED_TRACE(by_exchange);
+        const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"});
+        const auto board = std::make_shared<Switchboard>();
+        soft->setMtu("s1", IBV_MTU_1024);
+        Config config = softConfig("s0");
+        config.rdma_connect = by_exchange ? "exchange" : "auto";
+        Node a(config, soft, "a", makeSilentLogger(), board);
+        Node b(softConfig("s1"), soft, "b", makeSilentLogger(), board);
+        auto local = noise(4096);
+        std::vector<char> remote(4096);
+        ASSERT_TRUE(a.registerMemory(local.data(), local.size()));
+        ASSERT_TRUE(b.registerMemory(remote.data(), remote.size()));
+        const auto path = a.nics.front()->openPath(b.asPeer());
+        ASSERT_TRUE(path);
+        soft->completeWith(IBV_WC_RETRY_EXC_ERR);
+        run(a, *a.nics.front(), *path, {write(local.data(), remote.data(), 4096)});
+        ASSERT_EQ(a.sweep.failed.size(), 1u);
+        const std::string message = a.sweep.failed.front().cause.message();
+        for (const char* part : {"segment 'b' device s1 through s0 (port 1, ", "GID 1 (0000:0000:0000:0000:0000:ffff:0a09:0001)",
+                                 "path MTU 1024", "retry counter"})
+            EXPECT_NE(message.find(part), std::string::npos) << message;
+        EXPECT_EQ(message.find("by exchange") != std::string::npos, by_exchange) << message;
+    }
+}
+
 TEST(VerbsFault, APortThatGoesDownAndComesBack) {
     SoftPair pair;
     pair.expectWorks();
