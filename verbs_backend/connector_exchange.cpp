@@ -139,8 +139,7 @@ void Connector::onFenceReply(Pair& pair, const Result<std::string>& said) {
     // So it answers when what was to end has ended, and to nothing else.
     if (reply->answer.code == Code::Canceled && reply->answer.target == pair.order.greeting.target)
         return onFenced(pair);
-    giveUpCandidate(pair, {reply->answer.code == Code::Ok ? Code::ProtocolError : reply->answer.code,
-                           "the peer refused the fence: " + reply->text});
+    giveUpCandidate(pair, {refusalCode(reply->answer), "the peer refused the fence: " + reply->text});
 }
 
 /// The reply is a stranger's: nothing of it is used that does not fit what was offered.
@@ -150,7 +149,7 @@ Status Connector::checkReply(const Pair& pair, const OfferReply& reply) const {
         return {Code::StaleIncarnation,
                 "incarnation " + reply.answer.target.toString() + " answers there, not " + greeting.target.toString()};
     if (reply.answer.code != Code::Ok)
-        return {reply.answer.code,
+        return {refusalCode(reply.answer),
                 "the peer refused the connection" + (reply.text.empty() ? std::string() : ": " + reply.text)};
     const auto bad = [](const std::string& what) { return Status(Code::ProtocolError, "rdma exchange: " + what); };
     if (reply.answer.device != pair.order.candidates[pair.candidate].device)

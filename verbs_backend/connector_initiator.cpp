@@ -206,7 +206,7 @@ void Connector::onRejected(Pair& pair, const CmEvent& event) {
         return onFenced(pair);
     const bool other = answer->code == Code::StaleIncarnation;
     giveUpCandidate(pair,
-                    {answer->code == Code::Ok ? Code::ProtocolError : answer->code,
+                    {refusalCode(*answer),
                      other ? "incarnation " + answer->target.toString() + " answers there, not " +
                                  pair.order.greeting.target.toString()
                            : "the peer refused the connection" + (answer->text.empty() ? "" : ": " + answer->text)},

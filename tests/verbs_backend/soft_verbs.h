@@ -45,6 +45,8 @@ class SoftVerbs final : public VerbsApi {
     void completeWith(ibv_wc_status status);
     /// The next connection request ends in this event of rdma_cm, which stands for a failure.
     void answerConnect(const std::string& name, int status);
+    /// What a refusal says may be looked at and changed.
+    void tapRejects(std::function<void(std::vector<std::byte>&)> tap);
     /// Every connection of a device hears that it is being removed.
     void announceRemoval(const std::string& device);
     /// Work that is posted from now on stays where it is until this is called with false, or its pair breaks.
@@ -350,6 +352,7 @@ class SoftVerbs final : public VerbsApi {
         std::vector<std::byte> data;
     };
     std::vector<Packet> fabric_;
+    std::function<void(std::vector<std::byte>&)> on_reject_;
     bool lingers_ = false;
     bool goodbyes_are_lost_ = false;
     bool deafens_ = false;

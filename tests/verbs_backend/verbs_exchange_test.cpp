@@ -346,6 +346,26 @@ TEST(VerbsExchange, APairThatDidNotComeToServeAndCannotBeDestroyedIsTriedAgain) 
     }
 }
 
+TEST(VerbsExchange, ARefusalInWordsOfThisSidesOwnIsAnErrorOfThePeer) {
+    for (const Code claimed : {Code::PathReset, Code::Canceled, Code::Timeout, static_cast<Code>(4711)}) {
+        SCOPED_TRACE(codeName(claimed));
+        ExchangePair pair;
+        pair.expectWorks();
+        pair.board->tapReplies([claimed](std::string& text) {
+            auto reply = decodeOfferReply(text);
+            if (!reply) return true;
+            reply->answer.code = claimed;
+            text = encode(*reply);
+            return true;
+        });
+        pair.nic().closePath(pair.path, {Code::PeerDown, "gone"});
+        pair.path = *pair.nic().openPath(pair.b->asPeer());
+        pair.expectFails(Code::Internal, "the peer refused the connection");
+        pair.board->tapReplies({});
+        pair.expectWorks();
+    }
+}
+
 TEST(VerbsExchange, WhateverTheOtherEndSaysNothingBreaksAndHonestWordsWorkAgain) {
     for (unsigned seed = 1; seed <= 60; ++seed) {
         SCOPED_TRACE(seed);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "tests/verbs_backend/soft_pair.h"
@@ -228,6 +229,32 @@ TEST(VerbsFault, AFailedCompletionNamesBothDevicesAndWhatThePacketsWentBy) {
                                  "path MTU 1024", "retry counter"})
             EXPECT_NE(message.find(part), std::string::npos) << message;
         EXPECT_EQ(message.find("by exchange") != std::string::npos, by_exchange) << message;
+    }
+}
+
+TEST(VerbsFault, ARefusalInWordsOfThisSidesOwnIsAnErrorOfThePeer) {
+    for (const Code claimed : {Code::PathReset, Code::Canceled, Code::Timeout, static_cast<Code>(4711)}) {
+        SCOPED_TRACE(codeName(claimed));
+        SoftPair pair;
+        pair.expectWorks();
+        // Of a fence, that it was not granted; of a connection, that the device holds on to the last pair.
+        pair.soft->tapRejects([claimed](std::vector<std::byte>& said) {
+            const auto number = static_cast<std::uint16_t>(claimed);
+            ASSERT_GE(said.size(), kAnswerBytes);
+            std::memcpy(said.data() + 6, &number, sizeof number);
+        });
+        for (const char* call : {"destroyQp s1", "modifyQpToError s1"}) pair.soft->fail(call, EBUSY, 1 << 30);
+        pair.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+        ASSERT_TRUE(pump(pair.a, [&] { return !pair.a.sweep.paths.empty(); }));
+        do {
+            pair.a.sweep.clear();
+            pair.run(pair.many(1));
+            ASSERT_EQ(pair.a.sweep.failed.size(), 1u);
+        } while (pair.a.sweep.failed.front().cause.code() == Code::ConnectionLost);
+        EXPECT_EQ(pair.a.sweep.failed.front().cause.code(), Code::Internal) << failuresOf(pair.a.sweep);
+        pair.soft->tapRejects({});
+        for (const char* call : {"destroyQp s1", "modifyQpToError s1"}) pair.soft->fail(call, 0, 0);
+        pair.expectWorks();
     }
 }
 
