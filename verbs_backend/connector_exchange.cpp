@@ -132,6 +132,17 @@ void Connector::onReply(std::uint32_t number, std::uint64_t asked, const Result<
            std::to_string(device.settings.traffic_class));
 }
 
+/// The peer ends its side of what was made over that connection, and cannot tell. Nobody has failed: what is posted
+/// goes out again by the next pair, rather than find nobody there once its retries are over.
+void Connector::peerLeft(std::uint32_t peer) {
+    command([this, peer] {
+        for (auto& [number, pair] : pairs_)
+            if (pair.step == Step::Up && pair.order.peer_index == peer &&
+                pair.order.candidates[pair.candidate].by_exchange)
+                breakNow(pair, {Code::PathReset, "the control connection that it was made over has ended"});
+    });
+}
+
 void Connector::onFenceReply(Pair& pair, const Result<std::string>& said) {
     if (!said) return giveUpCandidate(pair, said.status());
     const auto reply = decodeOfferReply(*said);

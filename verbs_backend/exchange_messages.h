@@ -52,7 +52,7 @@ struct OfferReply {
     std::uint32_t psn = 0;
     std::uint16_t lid = 0;
     std::uint8_t reads = 0;
-    bool needs_grh = false;  ///< Either port needs one, so both ends' packets have it.
+    bool needs_grh = false;       ///< Either port needs one, so both ends' packets have it.
     std::uint16_t gid_index = 0;  ///< In Offer::gids.
     PeerGid gid;
     std::string text;

@@ -106,6 +106,12 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
         case PairEvent::Kind::Broken:
             if (lane->step != Lane::Step::Up) return;
             log_->debug("{}: {}", info_.name, event.status.toString());
+            if (event.status.code() == Code::PathReset) {
+                // Nothing was lost. What waits goes by the next pair.
+                lane->lost = false;
+                lane->incident = ++incidents_;
+                return beginDrain(*lane, event.status, true, now, false);
+            }
             // A peer that needs the room for another closes what is not used. Were that a loss, the pair would be made
             // anew at once, and another one have to go.
             lane->lost = !(event.by_peer && isIdle(*lane));
@@ -252,9 +258,9 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     if (!lane.waiting.empty() || !lane.path->usable || lane.failed || lane.fences != 0) enlist(lane);
 }
 
-/// Of what a lane fails for now. The lanes of a path find out one after the other that their link or peer is gone, and a
-/// task that has parts on all of them is to pay for that once: so each takes part in what another one began, and begins
-/// the next when it fails again.
+/// Of what a lane fails for now. The lanes of a path find out one after the other that their link or peer is gone, and
+/// a task that has parts on all of them is to pay for that once: so each takes part in what another one began, and
+/// begins the next when it fails again.
 std::uint64_t VerbsNic::incidentOf(Lane& lane) {
     std::uint64_t& last = lane.path->incident;
     if (last <= lane.shared) last = ++incidents_;

@@ -344,8 +344,8 @@ std::size_t SoftVerbs::held() const {
 
 std::size_t SoftVerbs::busyPairs() const {
     const std::lock_guard lock(mutex_);
-    return static_cast<std::size_t>(std::count_if(pairs_.begin(), pairs_.end(),
-                                                  [](const auto& entry) { return !entry.second->waiting.empty(); }));
+    return static_cast<std::size_t>(
+        std::count_if(pairs_.begin(), pairs_.end(), [](const auto& entry) { return !entry.second->waiting.empty(); }));
 }
 
 std::vector<std::string> SoftVerbs::violations() const {

@@ -90,8 +90,8 @@ class SoftVerbs final : public VerbsApi {
     /// An asynchronous event of a port. With DEVICE_FATAL the device refuses everything from then on, but that what is
     /// there be destroyed.
     void raise(const std::string& device, ibv_event_type type, std::uint8_t port = 1);
-    /// Takes the device out of the machine. It is dead from then on, and its descriptor of events at its end, as that of
-    /// the kernel is then. `told`: an event says so before.
+    /// Takes the device out of the machine. It is dead from then on, and its descriptor of events at its end, as that
+    /// of the kernel is then. `told`: an event says so before.
     void remove(const std::string& device, bool told);
     /// How often it was asked for an event.
     std::size_t eventsAsked(const std::string& device) const;

@@ -330,7 +330,8 @@ TEST(VerbsEvents, ADeviceThatIsRemovedIsOutOfUseAndIsAskedForNothingMore) {
             ASSERT_TRUE(pump(a, [&] { return soft->pairsOn("s0") == 0 && a.described_anew == 2; }));
             run(a, *a.nics[0], gone, {write(local.data(), remote.data(), 64)});
             ASSERT_EQ(a.sweep.failed.size(), 1u);
-            for (const char* part : {"out of use until rdma is installed anew", "device s0 port 1", told ? "fatal" : "removed"})
+            for (const char* part :
+                 {"out of use until rdma is installed anew", "device s0 port 1", told ? "fatal" : "removed"})
                 EXPECT_NE(a.sweep.failed.front().cause.message().find(part), std::string::npos) << failuresOf(a.sweep);
             a.sweep.clear();
             // The thread has been round once more, for the other device, and does not look at this one any more.

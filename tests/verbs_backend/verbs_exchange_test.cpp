@@ -42,7 +42,7 @@ struct ExchangePair {
     std::vector<Failure> tryOnce() {
         a->sweep.clear();
         run(*a, nic(), path, {write(local.data(), remote.data(), local.size())});
-        return std::exchange(a->sweep.failed, {});
+        return a->sweep.failed;
     }
     void expectWorks() {
         const auto limit = Clock::now() + 30s;
@@ -265,9 +265,47 @@ TEST(VerbsExchange, TheEndOfTheControlConnectionEndsThePairsThatWereMadeOverIt) 
     ExchangePair pair;
     pair.expectWorks();
     pair.board->hangUp(pair.a->incarnation);
-    EXPECT_TRUE(pump(*pair.a, [&] { return pair.soft->pairsOn("s1") == 0; }));
-    // The initiator finds out with its next work, and connects over the new one.
+    EXPECT_TRUE(pair.eventuallyPairs(0)) << "at either end";
+    // The initiator connects over the new one when there is work.
+    static_cast<void>(pair.tryOnce());
+    EXPECT_TRUE(pair.a->sweep.failed.empty()) << "it found nobody there: " << failuresOf(pair.a->sweep);
+}
+
+TEST(VerbsExchange, WhatIsPostedWhenTheControlConnectionEndsIsNoLoss) {
+    ExchangePair pair;
     pair.expectWorks();
+    pair.a->sweep.clear();
+    pair.soft->hold(true);
+    std::vector<WorkRequest> requests;
+    for (std::uint64_t i = 0; i < 20; ++i) requests.push_back(write(pair.local.data(), pair.remote.data(), 64, i));
+    ASSERT_EQ(pair.nic().post(pair.path, requests), requests.size());
+    pair.nic().poll(Clock::now(), pair.a->sweep);
+    ASSERT_EQ(pair.soft->held(), requests.size());
+    pair.board->hangUp(pair.a->incarnation);
+    ASSERT_TRUE(pump(*pair.a, [&] { return endedIn(pair.a->sweep) == requests.size(); }));
+    for (const Failure& failure : pair.a->sweep.failed) {
+        EXPECT_EQ(failure.cause.code(), Code::PathReset) << failure.cause.toString();
+        EXPECT_TRUE(failure.retryable && failure.quiesced && failure.fenced);
+    }
+    EXPECT_TRUE(pair.a->sweep.paths.empty()) << "it is not lost";
+    pair.soft->hold(false);
+    EXPECT_TRUE(pair.tryOnce().empty());
+}
+
+TEST(VerbsExchange, APairByRdmaCmOutlivesTheControlConnection) {
+    ExchangePair pair([](SoftVerbs& soft) {
+        kMapped(soft);
+        soft.fail("cmConnect", 0, 0);
+    });
+    pair.expectWorks();
+    pair.a->sweep.clear();
+    pair.soft->hold(true);
+    ASSERT_EQ(pair.nic().post(pair.path, std::vector{write(pair.local.data(), pair.remote.data(), 64)}), 1u);
+    pair.nic().poll(Clock::now(), pair.a->sweep);
+    pair.board->hangUp(pair.a->incarnation);
+    pair.soft->hold(false);
+    ASSERT_TRUE(pump(*pair.a, [&] { return endedIn(pair.a->sweep) == 1; }));
+    EXPECT_TRUE(pair.a->sweep.failed.empty()) << failuresOf(pair.a->sweep);
 }
 
 TEST(VerbsExchange, WithoutAnAnswerThePairFailsInTimeAndWorksWhenOneComes) {
@@ -341,7 +379,8 @@ TEST(VerbsExchange, APairThatDidNotComeToServeAndCannotBeDestroyedIsTriedAgain) 
         });
         static_cast<void>(pair.tryOnce());
         // With it everything would be held that it was made on; the end of the nodes looks for that, too.
-        EXPECT_TRUE(pump(*pair.a, [&] { return pair.soft->pairsOn("s1") <= (by_cm ? 1u : 0u); }, 20s))
+        EXPECT_TRUE(pump(
+            *pair.a, [&] { return pair.soft->pairsOn("s1") <= (by_cm ? 1u : 0u); }, 20s))
             << pair.soft->pairsOn("s1");
     }
 }

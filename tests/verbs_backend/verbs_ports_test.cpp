@@ -93,12 +93,12 @@ TEST(VerbsPorts, APathThatIsOpenedWhileThePortIsDownIsSaidToBeLostAndComesBackWi
     const auto late = pair.nic().openPath(pair.b.asPeer());
     ASSERT_TRUE(late) << late.status().toString();
     const auto said = [&](bool usable) {
-        return std::any_of(pair.a.sweep.paths.begin(), pair.a.sweep.paths.end(), [&](const PathChange& change) {
-            return change.path == *late && change.usable == usable;
-        });
+        return std::any_of(pair.a.sweep.paths.begin(), pair.a.sweep.paths.end(),
+                           [&](const PathChange& change) { return change.path == *late && change.usable == usable; });
     };
     // Without any work for it: whoever has other paths is not to try this one first.
-    EXPECT_TRUE(pump(pair.a, [&] { return said(false); }, 10s));
+    EXPECT_TRUE(pump(
+        pair.a, [&] { return said(false); }, 10s));
     const std::size_t changes = pair.a.sweep.paths.size();
     for (int i = 0; i < 1000; ++i) pair.nic().poll(Clock::now(), pair.a.sweep);
     EXPECT_EQ(pair.a.sweep.paths.size(), changes) << "it says so again and again";
@@ -118,7 +118,8 @@ TEST(VerbsPorts, APathOfADeviceThatIsOutOfUseIsSaidToBeLost) {
     pair.a.sweep.clear();
     const auto late = pair.nic().openPath(pair.b.asPeer());
     ASSERT_TRUE(late) << late.status().toString();
-    EXPECT_TRUE(pump(pair.a, [&] { return !pair.a.sweep.paths.empty(); }, 10s));
+    EXPECT_TRUE(pump(
+        pair.a, [&] { return !pair.a.sweep.paths.empty(); }, 10s));
     ASSERT_FALSE(pair.a.sweep.paths.empty());
     EXPECT_EQ(pair.a.sweep.paths.front().path, *late);
     EXPECT_FALSE(pair.a.sweep.paths.front().usable);
