@@ -217,7 +217,13 @@ void VerbsNic::beginDrain(Lane& lane, const Status& cause, bool retryable, TimeP
     if (lane.step != Lane::Step::Up) return;
     lane.step = Lane::Step::Draining;
     // What its owner reset connects anew at once; whatever else ended it may last.
-    if (--lane.path->lanes_up == 0 && !lane.orphan && lane.lost) suspend(*lane.path);
+    --lane.path->lanes_up;
+    if (!lane.orphan && lane.lost) {
+        suspend(*lane.path);
+        // The link of the others is the same, and they may not know yet: one request is to try it, and what was lost
+        // here goes by another path as long as that has not arrived.
+        if (lane.path->lanes_up != 0) resume(*lane.path);
+    }
     lane.cause = cause;
     lane.retryable = retryable;
     if (tell_connector) shared_.connector->breakPair(lane.pair, cause);
