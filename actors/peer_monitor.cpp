@@ -176,6 +176,7 @@ void PeerMonitor::onHelloAck(const HelloAck& ack) {
     requestDescriptor();
     pinged_at_ = loop().now();
     scheduleTick();
+    for (AskPeer& request : std::exchange(held_, {})) ask(std::move(request));
 }
 
 // --- descriptor --------------------------------------------------------------------------------------------------
@@ -315,6 +316,9 @@ void PeerMonitor::answerPing(std::uint64_t seq, const Status& status) {
 
 void PeerMonitor::ask(AskPeer request) {
     const auto refuse = [&](Code code, const std::string& why) { request.answered(Status(code, why)); };
+    // What was made over the connection that was lost is asked for anew at once, and must not fail for the moment that
+    // the next one takes.
+    if (state_ == PeerState::Suspect && held_.size() < kMaxQuestions) return held_.push_back(std::move(request));
     if (state_ != PeerState::Up || !channel_)
         return refuse(Code::PeerDown, "no control connection to " + target_.control.toString());
     if (answering_ != request.whom)
@@ -341,6 +345,7 @@ void PeerMonitor::answerQuestion(std::uint64_t id, Result<std::string> answer) {
 }
 
 void PeerMonitor::answerAll(const Status& status) {
+    for (const AskPeer& request : std::exchange(held_, {})) request.answered(status);
     for (auto& entry : std::exchange(questions_, {})) {
         loop().cancelTimer(entry.timer);
         entry.answered(status);

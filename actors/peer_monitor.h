@@ -65,7 +65,7 @@ class PeerMonitor final : public HostedActor {
     void scheduleRetry();
     void keepAlive();
     void ping(std::function<void(Status)> reply, TimePoint deadline);
-    /// Every ping and question that waits.
+    /// Every ping and question that waits, also for a connection.
     void answerAll(const Status& status);
     /// Answers one ping; unknown numbers are ignored.
     void answerPing(std::uint64_t seq, const Status& status);
@@ -98,6 +98,7 @@ class PeerMonitor final : public HostedActor {
     std::uint64_t next_seq_ = 1;
     std::vector<PendingPing> pings_;
     std::vector<PendingQuestion> questions_;
+    std::vector<AskPeer> held_;  ///< Until the connection that was lost is there again, or the peer down.
     Reactor::TimerId retry_timer_ = 0;
     Reactor::TimerId tick_timer_ = 0;
     TimePoint pinged_at_{};

@@ -395,6 +395,9 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
             false});
         if (went_down) announce(*entry, PeerState::Down, event.cause);
     }
+    // Of one that went down all paths end.
+    if (turned_suspect)
+        for (const InstalledTransport& installed : transports_) installed.transport->peerLeft(event.index);
     if (turned_suspect) announce(*entry, PeerState::Suspect, event.cause);
     // The store may know its successor, now or after a while; with p2p the monitor finds it at the same endpoint.
     if (event.state == PeerState::Down && entry->peer && store_) look(*entry);

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/wire_code.h"
 #include "control/field_reader.h"
 
 namespace troupe {
@@ -170,8 +171,7 @@ std::string TransportAnswer::encode() const {
 Result<TransportAnswer> TransportAnswer::decode(const ControlFrame& frame) {
     return decodeFields<TransportAnswer>(frame, [](FieldReader& reader, TransportAnswer& answer) {
         answer.id = reader.takeNumber("id");
-        const auto known = static_cast<Code>(reader.takeNumber("code", INT32_MAX));
-        answer.code = codeName(known) == "Unknown" ? Code::Internal : known;
+        answer.code = codeFromWire(static_cast<std::uint32_t>(reader.takeNumber("code", INT32_MAX)));
         answer.message = reader.takeString("message", kMaxControlText);
         answer.bytes = reader.takeBytes("bytes", kMaxControlBytes);
     });

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/fault_injector.h"
+#include "base/wire_code.h"
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/lane.h"
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/wire_code.h"
+
 namespace troupe::tcp {
 
 namespace {
@@ -167,13 +169,6 @@ bool decodeResponse(const std::byte* in, ResponseHeader& header) {
             return header.length <= kMaxMessageBytes && header.value != 0;
         default: return false;
     }
-}
-
-Code codeFromWire(std::uint32_t number) {
-    const auto code = static_cast<Code>(number);
-    // How this side's own doings are called is not for a peer to say.
-    const bool ours = code == Code::Canceled || code == Code::Timeout || code == Code::PathReset;
-    return number <= static_cast<std::uint32_t>(Code::DeviceLost) && !ours ? code : Code::Internal;
 }
 
 namespace {

@@ -109,9 +109,6 @@ void encodeResponse(const ResponseHeader& header, std::byte* out);
 /// False when no target of this version sends such a header.
 bool decodeResponse(const std::byte* in, ResponseHeader& header);
 
-/// The code for a number from the wire: Internal for one that this version does not know.
-Code codeFromWire(std::uint32_t number);
-
 /// The text for a refused request, written to `out` (kMaxMessageBytes); returns its length. The same for the same
 /// arguments, so that it can be made again when a send stopped in the middle of it.
 std::size_t refusalText(const RangeFault& fault, char* out);

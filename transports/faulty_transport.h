@@ -33,6 +33,7 @@ class FaultyTransport final : public Transport {
         transport_->answer(asker, std::move(question), std::move(reply));
     }
     void askerLeft(std::uint64_t connection) override { transport_->askerLeft(connection); }
+    void peerLeft(std::uint32_t peer) override { transport_->peerLeft(peer); }
     std::unique_ptr<TransportProbe> probe(Reactor& reactor, const SegmentDesc& peer,
                                           std::function<void(Status)> done) const override {
         return transport_->probe(reactor, peer, std::move(done));

@@ -107,6 +107,9 @@ class Transport {
     }
     /// The connection over which somebody asked has ended.
     virtual void askerLeft(std::uint64_t /*connection*/) {}
+    /// The connection over which this engine asked a peer (Peer::index) has ended, and another one is being made: what
+    /// the peer made for whoever asked over it, it ends by itself, and cannot say so. Never blocks.
+    virtual void peerLeft(std::uint32_t /*peer*/) {}
 
     /// `reaches` for transports that have to try before they know. Never blocks; calls `done` once, on the reactor's
     /// turn, within a bound, and possibly before it returns. `done` may destroy the probe. Null: `done` was called.

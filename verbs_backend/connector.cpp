@@ -187,8 +187,14 @@ void Connector::run() {
         runCommands();
         CmEvent event;
         while (!ending_ && channel_ != 0 && api_->cmNextEvent(channel_, event)) handleCm(event);
-        for (std::size_t i = 0; i < own_.size(); ++i)
-            if (watched[i + 2].revents != 0) handleAsync(i);
+        for (std::size_t i = 0; i < own_.size(); ++i) {
+            pollfd& events = watched[i + 2];
+            if (events.revents != 0) handleAsync(i);
+            if ((events.revents & (POLLERR | POLLHUP | POLLNVAL)) == 0) continue;
+            // Of a device that was removed there is nothing more to come, and poll would say so for ever.
+            events.fd = -1;
+            putOut(i, {Code::ConnectionLost, own_[i].device->describe() + " was removed"});
+        }
         runDeadlines(Clock::now());
     }
 }

@@ -92,9 +92,11 @@ class Connector {
     /// Lets go of a queue on the thread, as closing one is a call to the device.
     void release(std::shared_ptr<const CompletionQueue> queue);
 
-    /// Answers an Offer, and what to do when the connection of who made one has ended. Any thread.
+    /// Answers an Offer, and what to do when the connection of who made one has ended, or that to a peer (Peer::index)
+    /// who was made one. Any thread.
     void answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply);
     void askerLeft(std::uint64_t connection);
+    void peerLeft(std::uint32_t peer);
     bool usesCm() const { return port_ != 0; }
     bool canExchange() const { return exchange_ != nullptr && config_.rdma_connect != "cm"; }
     /// Whether peers can be asked for a fence without any device.
@@ -259,6 +261,8 @@ class Connector {
     void reject(const CmEvent& event, Code code, const std::string& why);
     void endPredecessors(const Greeting& greeting, const char* why);
     bool endServed(CmId id, const char* why);
+    bool destroyServed(const Device& device, ibv_qp* qp, std::shared_ptr<const CompletionQueue> queue,
+                       const Greeting& greeting);
     bool stillServes(const Greeting& greeting) const;
 
     // connector_room.cpp

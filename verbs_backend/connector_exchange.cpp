@@ -33,6 +33,7 @@ std::string wayText(const Device& device, const ExchangedRoute& route) {
     std::string text =
         "GID " + std::to_string(route.own.gid_index) + " (" + gidText(route.own.gid) + ") to " + gidText(route.peer);
     if (device.infiniband) text += ", LID " + std::to_string(route.peer_lid);
+    if (route.needs_grh) text += " with a global route header";
     return text;
 }
 
@@ -50,6 +51,7 @@ void Connector::offer(Pair& pair) {
     offer.greeting = pair.order.greeting;
     offer.infiniband = device.infiniband;
     offer.lid = device.view()->attributes.lid;
+    offer.needs_grh = device.infiniband && device.view()->needsGrh();
     offer.qp_number = pair.qp->qp_num;
     offer.psn = pair.psn;
     offer.mtu = device.mtu();
@@ -99,6 +101,7 @@ void Connector::onReply(std::uint32_t number, std::uint64_t asked, const Result<
     route.own = pair.gids[reply->gid_index];
     route.peer = reply->gid.gid;
     route.peer_lid = reply->lid;
+    route.needs_grh = reply->needs_grh;
     route.peer_qp = reply->qp_number;
     route.own_psn = pair.psn;
     route.peer_psn = reply->psn;
@@ -129,6 +132,17 @@ void Connector::onReply(std::uint32_t number, std::uint64_t asked, const Result<
            std::to_string(device.settings.traffic_class));
 }
 
+/// The peer ends its side of what was made over that connection, and cannot tell. Nobody has failed: what is posted
+/// goes out again by the next pair, rather than find nobody there once its retries are over.
+void Connector::peerLeft(std::uint32_t peer) {
+    command([this, peer] {
+        for (auto& [number, pair] : pairs_)
+            if (pair.step == Step::Up && pair.order.peer_index == peer &&
+                pair.order.candidates[pair.candidate].by_exchange)
+                breakNow(pair, {Code::PathReset, "the control connection that it was made over has ended"});
+    });
+}
+
 void Connector::onFenceReply(Pair& pair, const Result<std::string>& said) {
     if (!said) return giveUpCandidate(pair, said.status());
     const auto reply = decodeOfferReply(*said);
@@ -136,8 +150,7 @@ void Connector::onFenceReply(Pair& pair, const Result<std::string>& said) {
     // So it answers when what was to end has ended, and to nothing else.
     if (reply->answer.code == Code::Canceled && reply->answer.target == pair.order.greeting.target)
         return onFenced(pair);
-    giveUpCandidate(pair, {reply->answer.code == Code::Ok ? Code::ProtocolError : reply->answer.code,
-                           "the peer refused the fence: " + reply->text});
+    giveUpCandidate(pair, {refusalCode(reply->answer), "the peer refused the fence: " + reply->text});
 }
 
 /// The reply is a stranger's: nothing of it is used that does not fit what was offered.
@@ -147,7 +160,7 @@ Status Connector::checkReply(const Pair& pair, const OfferReply& reply) const {
         return {Code::StaleIncarnation,
                 "incarnation " + reply.answer.target.toString() + " answers there, not " + greeting.target.toString()};
     if (reply.answer.code != Code::Ok)
-        return {reply.answer.code,
+        return {refusalCode(reply.answer),
                 "the peer refused the connection" + (reply.text.empty() ? std::string() : ": " + reply.text)};
     const auto bad = [](const std::string& what) { return Status(Code::ProtocolError, "rdma exchange: " + what); };
     if (reply.answer.device != pair.order.candidates[pair.candidate].device)
@@ -238,6 +251,7 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
     OfferReply reply;
     reply.answer = Answer{Code::Ok, incarnation_, 0, device.name};
     reply.lid = view->attributes.lid;
+    reply.needs_grh = device.infiniband && (offer.needs_grh || view->needsGrh());
     reply.reads =
         static_cast<std::uint8_t>(std::clamp(device.attributes.max_qp_rd_atom, 0, static_cast<int>(offer.reads)));
     auto ways = pairGids(view->gids, offer.gids);
@@ -253,6 +267,7 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
         route.own = view->gids[way.own];
         route.peer = offer.gids[way.peer].gid;
         route.peer_lid = offer.lid;
+        route.needs_grh = reply.needs_grh;
         route.peer_qp = offer.qp_number;
         route.own_psn = static_cast<std::uint32_t>(random_()) & k24Bits;
         route.peer_psn = offer.psn;
@@ -268,7 +283,7 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
         if (status) status = modify(route, qp, IBV_QPS_RTR, device, false, offer.mtu, &used);
         if (status) status = modify(route, qp, IBV_QPS_RTS, device, false, offer.mtu);
         if (!status) {
-            static_cast<void>(api_->destroyQp(qp));
+            destroyServed(device, qp, device.queue(), offer.greeting);
             tried += (tried.empty() ? "" : "; ") + status.message();
             continue;
         }

@@ -170,11 +170,13 @@ void Connector::onResponse(Pair& pair, const CmEvent& event) {
     }
     if (!status) return giveUpCandidate(pair, status);
     pair.gid = way.gid;
+    const std::string gid =
+        way.gid ? "GID " + std::to_string(way.gid->gid_index) + " (" + gidText(way.gid->gid) + "), " : std::string();
     up(pair, answer->device,
-       "path MTU " + std::to_string(way.mtu) + ", " + std::to_string(event.initiator_depth) + " READs at once");
+       gid + "path MTU " + std::to_string(way.mtu) + ", " + std::to_string(event.initiator_depth) + " READs at once");
 }
 
-/// The pair is made; `way`: what it goes by, for the log.
+/// The pair is made; `way`: what it goes by, for the log and for errors.
 void Connector::up(Pair& pair, const std::string& device, const std::string& way) {
     pair.step = Step::Up;
     pair.deadline = kForever;
@@ -186,6 +188,7 @@ void Connector::up(Pair& pair, const std::string& device, const std::string& way
     event.segments = pair.made.cap.max_send_sge;
     event.inlined = pair.made.cap.max_inline_data;
     event.device = device;
+    event.way = "port " + std::to_string(via(pair).device->port) + ", " + way;
     event.by_exchange = pair.order.candidates[pair.candidate].by_exchange;
     tell(pair, std::move(event));
 }
@@ -203,7 +206,7 @@ void Connector::onRejected(Pair& pair, const CmEvent& event) {
         return onFenced(pair);
     const bool other = answer->code == Code::StaleIncarnation;
     giveUpCandidate(pair,
-                    {answer->code == Code::Ok ? Code::ProtocolError : answer->code,
+                    {refusalCode(*answer),
                      other ? "incarnation " + answer->target.toString() + " answers there, not " +
                                  pair.order.greeting.target.toString()
                            : "the peer refused the connection" + (answer->text.empty() ? "" : ": " + answer->text)},

@@ -87,8 +87,10 @@ int Connector::attributesOf(const Link& link, const Device& device, bool initiat
         ibv_ah_attr& way = attributes.ah_attr;
         way.port_num = device.port;
         way.dlid = route.peer_lid;
-        way.is_global =
-            device.infiniband && route.own.gid.global.subnet_prefix == route.peer.global.subnet_prefix ? 0 : 1;
+        // Within one subnet packets do without, but where a port says otherwise. Both ends must do alike.
+        const bool one_subnet =
+            device.infiniband && route.own.gid.global.subnet_prefix == route.peer.global.subnet_prefix;
+        way.is_global = one_subnet && !route.needs_grh ? 0 : 1;
         way.grh.dgid = route.peer;
         way.grh.sgid_index = static_cast<std::uint8_t>(route.own.gid_index);
         way.grh.hop_limit = kHopLimit;

@@ -108,7 +108,7 @@ Status Connector::serve(const CmEvent& event, const Greeting& greeting, std::siz
         if (error != 0) status = errnoStatus(Code::ConnectionLost, device.describe() + ": accept", error);
     }
     if (!status) {
-        static_cast<void>(api_->destroyQp(qp));
+        destroyServed(device, qp, device.queue(), greeting);
         return status;
     }
     served_[event.id] =
@@ -141,18 +141,24 @@ bool Connector::endServed(CmId id, const char* why) {
     served_.erase(found);
     served_count_.store(served_.size(), std::memory_order_relaxed);
     // The pair first: from here on nothing that comes by it touches memory.
-    const int error = api_->destroyQp(served.qp);
-    if (error != 0) {
-        const Status cause = errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error);
-        log_->error("rdma: {}", cause.message());
-        Stuck& stuck = getStuck(0, Stuck::kNobody, served.qp, served.queue, cause);
-        stuck.greeting = served.greeting;
-        const Status broken = toError(device, served.qp);
-        stuck.in_error = broken.isOk();
-        if (!broken) log_->error("rdma: {}", broken.message());
-    }
+    const bool destroyed = destroyServed(device, served.qp, served.queue, served.greeting);
     if (served.connection == 0) retire(id, served.device);
-    return error == 0;
+    return destroyed;
+}
+
+/// Also of one that never came to serve: it may be ready to. False: the device holds on to it.
+bool Connector::destroyServed(const Device& device, ibv_qp* qp, std::shared_ptr<const CompletionQueue> queue,
+                              const Greeting& greeting) {
+    const int error = api_->destroyQp(qp);
+    if (error == 0) return true;
+    const Status cause = errnoStatus(Code::Internal, device.describe() + ": destroy a queue pair", error);
+    log_->error("rdma: {}", cause.message());
+    Stuck& stuck = getStuck(0, Stuck::kNobody, qp, std::move(queue), cause);
+    stuck.greeting = greeting;
+    const Status broken = toError(device, qp);
+    stuck.in_error = broken.isOk();
+    if (!broken) log_->error("rdma: {}", broken.message());
+    return false;
 }
 
 }  // namespace troupe::verbs

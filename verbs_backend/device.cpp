@@ -36,6 +36,17 @@ const char* stateName(ibv_port_state state) {
     }
 }
 
+std::string transportName(ibv_transport_type transport) {
+    switch (transport) {
+        case IBV_TRANSPORT_IWARP: return "iWARP";
+        case IBV_TRANSPORT_USNIC:
+        case IBV_TRANSPORT_USNIC_UDP: return "usNIC";
+        // EFA says so.
+        case IBV_TRANSPORT_UNSPECIFIED: return "a transport of its maker's own";
+        default: return "an unknown transport";
+    }
+}
+
 }  // namespace
 
 std::optional<ibv_gid_entry> PortView::entryAt(std::uint32_t index) const {
@@ -147,6 +158,10 @@ struct DeviceOpener {
         if (view.gids.empty() && wanted != PortSettings::kAnyGid)
             return {Code::TransportMissing, "it has no GID of index " + std::to_string(wanted) + " (gid_index)"};
         if (view.by_cm || (exchange && config.rdma_connect != "cm" && !view.gids.empty())) return {};
+        if (device.infiniband)
+            return {Code::TransportMissing, "an InfiniBand port is connected by exchange alone, which " +
+                                                std::string(exchange ? "rdma.connect = cm forbids: set it to auto"
+                                                                     : "needs a control connection")};
         return {Code::TransportMissing,
                 "no GID with an address that peers can connect to: give its network interface an IP address"};
     }
@@ -192,6 +207,12 @@ Result<std::vector<std::shared_ptr<Device>>> Device::openAll(const std::shared_p
     std::map<std::string, unsigned> ports;  // Of each device that could be asked.
     const DeviceOpener opener{api, config, *settings, exchange};
     for (const VerbsApi::Opened& entry : opened) {
+        if (entry.transport != IBV_TRANSPORT_IB) {
+            leaveOut(entry.name, {Code::Unsupported, transportName(entry.transport) +
+                                                         " has no reliable connections of InfiniBand or RoCE, which "
+                                                         "this transport is made of"});
+            continue;
+        }
         if (entry.context == nullptr) {
             const char* advice = entry.error == EACCES || entry.error == EPERM
                                      ? "open: no access to its /dev/infiniband/uverbs file"

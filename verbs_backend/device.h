@@ -32,6 +32,8 @@ struct PortView {
     SocketAddress address;             ///< As an address, port 0.
     bool by_cm = false;                ///< rdma_cm can connect to it: the GID is the address of its network interface.
 
+    /// Packets need a global route header also within their subnet (InfiniBand).
+    bool needsGrh() const { return (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0; }
     /// The entry of `table` with that index.
     std::optional<ibv_gid_entry> entryAt(std::uint32_t index) const;
     bool has(const ibv_gid_entry& entry) const;

@@ -15,6 +15,8 @@ constexpr std::size_t kOfferBytes = kGreetingBytes + 20 + 4 + kMaxDeviceName;
 constexpr std::size_t kGidBytes = 18;
 constexpr std::size_t kReplyBytes = kAnswerBytes + 16 + kGidBytes;
 constexpr std::uint32_t k24Bits = 0xffffff;
+constexpr std::uint8_t kInfiniband = 1;
+constexpr std::uint8_t kNeedsGrh = 2;
 /// ibv_gid_type: InfiniBand, RoCE v1, RoCE v2.
 constexpr std::uint8_t kLastGidType = IBV_GID_TYPE_ROCE_V2;
 
@@ -54,7 +56,7 @@ std::string encode(const Offer& offer) {
     std::memcpy(at, greeting.data(), greeting.size());
     at += greeting.size();
     put(at, static_cast<std::uint8_t>(offer.what));
-    put(at, static_cast<std::uint8_t>(offer.infiniband ? 1 : 0));
+    put(at, static_cast<std::uint8_t>((offer.infiniband ? kInfiniband : 0) | (offer.needs_grh ? kNeedsGrh : 0)));
     put(at, offer.lid);
     put(at, offer.qp_number);
     put(at, offer.psn);
@@ -76,7 +78,7 @@ Result<Offer> decodeOffer(std::string_view bytes) {
     offer.greeting = *greeting;
     const std::byte* at = bytesOf(bytes).data() + kGreetingBytes;
     const auto what = take<std::uint8_t>(at);
-    const auto infiniband = take<std::uint8_t>(at);
+    const auto flags = take<std::uint8_t>(at);
     offer.lid = take<std::uint16_t>(at);
     offer.qp_number = take<std::uint32_t>(at);
     offer.psn = take<std::uint32_t>(at);
@@ -85,10 +87,11 @@ Result<Offer> decodeOffer(std::string_view bytes) {
     const auto gids = take<std::uint16_t>(at);
     if (take<std::uint32_t>(at) != 0) return bad("a reserved field is not zero");
     if (what != 1 && what != 2) return bad("an offer of kind " + std::to_string(what));
-    if (infiniband > 1 || reads > 255 || offer.qp_number > k24Bits || offer.psn > k24Bits)
+    if (flags > (kInfiniband | kNeedsGrh) || reads > 255 || offer.qp_number > k24Bits || offer.psn > k24Bits)
         return bad("a number out of its range");
     offer.what = static_cast<Offer::What>(what);
-    offer.infiniband = infiniband == 1;
+    offer.infiniband = (flags & kInfiniband) != 0;
+    offer.needs_grh = (flags & kNeedsGrh) != 0;
     offer.reads = static_cast<std::uint8_t>(reads);
     if (gids > kMaxOfferedGids || bytes.size() != kOfferBytes + gids * kGidBytes)
         return bad(std::to_string(gids) + " GIDs in " + std::to_string(bytes.size()) + " bytes");
@@ -120,7 +123,8 @@ std::string encode(const OfferReply& reply) {
     put(at, reply.qp_number);
     put(at, reply.psn);
     put(at, reply.lid);
-    put(at, std::uint16_t{reply.reads});
+    put(at, reply.reads);
+    put(at, static_cast<std::uint8_t>(reply.needs_grh ? 1 : 0));
     put(at, reply.gid_index);
     put(at, static_cast<std::uint16_t>(why.size()));
     putGid(at, reply.gid);
@@ -137,11 +141,12 @@ Result<OfferReply> decodeOfferReply(std::string_view bytes) {
     reply.qp_number = take<std::uint32_t>(at);
     reply.psn = take<std::uint32_t>(at);
     reply.lid = take<std::uint16_t>(at);
-    const auto reads = take<std::uint16_t>(at);
+    reply.reads = take<std::uint8_t>(at);
+    const auto needs_grh = take<std::uint8_t>(at);
     reply.gid_index = take<std::uint16_t>(at);
     const auto text = take<std::uint16_t>(at);
-    if (reads > 255 || reply.qp_number > k24Bits || reply.psn > k24Bits) return bad("a number out of its range");
-    reply.reads = static_cast<std::uint8_t>(reads);
+    if (needs_grh > 1 || reply.qp_number > k24Bits || reply.psn > k24Bits) return bad("a number out of its range");
+    reply.needs_grh = needs_grh == 1;
     if (text > kMaxReplyText || bytes.size() != kReplyBytes + text)
         return bad(std::to_string(text) + " bytes of text in " + std::to_string(bytes.size()));
     if (Status taken = takeGid(at, reply.gid); !taken) return taken;

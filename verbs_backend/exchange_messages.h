@@ -19,7 +19,8 @@ inline constexpr std::size_t kMaxReplyText = 512;
 ///
 ///     56 a Greeting, as in the private data of rdma_cm
 ///     u8 what: 1 connect, 2 end the pair that was made for this queue pair, or with a Greeting that is a fence all
-///     pairs of its lane up to its attempt, however made   u8 1: InfiniBand   u16 LID
+///     pairs of its lane up to its attempt, however made   u8 bit 0: InfiniBand, bit 1: packets to its port need a
+///     global route header   u16 LID
 ///     u32 QP number   u32 first packet number   u32 path MTU   u16 READs at once   u16 number of GIDs
 ///     32 name of the target's device that is meant, padded with zeros, then for each GID
 ///     16 GID   u8 type (0 InfiniBand or RoCE v1, 1 RoCE v2 as in ibv_gid_type)   u8 zero
@@ -28,6 +29,7 @@ struct Offer {
     Greeting greeting;
     What what = What::Connect;
     bool infiniband = false;
+    bool needs_grh = false;  ///< The initiator's port takes and sends no packets without a global route header.
     std::uint16_t lid = 0;
     std::uint32_t qp_number = 0;  ///< 24 bits.
     std::uint32_t psn = 0;        ///< 24 bits.
@@ -41,7 +43,8 @@ struct Offer {
 /// Little-endian:
 ///
 ///     64 an Answer, as in the private data of rdma_cm
-///     u32 QP number   u32 first packet number   u16 LID   u16 READs at once   u16 which GID of the offer
+///     u32 QP number   u32 first packet number   u16 LID   u8 READs at once   u8 1: packets carry a global route header
+///     although the subnet is one   u16 which GID of the offer
 ///     u16 bytes of text   16 the target's GID   u8 its type   u8 zero   text: why not, for people
 struct OfferReply {
     Answer answer;
@@ -49,6 +52,7 @@ struct OfferReply {
     std::uint32_t psn = 0;
     std::uint16_t lid = 0;
     std::uint8_t reads = 0;
+    bool needs_grh = false;       ///< Either port needs one, so both ends' packets have it.
     std::uint16_t gid_index = 0;  ///< In Offer::gids.
     PeerGid gid;
     std::string text;

@@ -35,6 +35,7 @@ struct ExchangedRoute {
     ibv_gid_entry own{};         ///< Of the own port.
     ibv_gid peer{};              ///< Of the peer's.
     std::uint16_t peer_lid = 0;  ///< InfiniBand.
+    bool needs_grh = false;      ///< InfiniBand: a port at either end needs a global route header.
     std::uint32_t peer_qp = 0;
     std::uint32_t own_psn = 0;   ///< Number of the first packet sent.
     std::uint32_t peer_psn = 0;  ///< Of the first that comes.

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/wire_code.h"
 #include "verbs_backend/little_endian.h"
 
 namespace troupe::verbs {
@@ -29,6 +30,11 @@ Status start(std::span<const std::byte> bytes, std::size_t need, const std::byte
 }
 
 }  // namespace
+
+Code refusalCode(const Answer& answer) {
+    const Code code = codeFromWire(static_cast<std::uint32_t>(answer.code));
+    return code == Code::Ok ? Code::ProtocolError : code;
+}
 
 std::uint16_t mtuNumber(std::uint32_t bytes) {
     return bytes == 0 ? std::uint16_t{0} : static_cast<std::uint16_t>(std::bit_width(bytes) - 8);

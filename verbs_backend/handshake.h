@@ -57,6 +57,9 @@ struct Answer {
     std::string text = {};  ///< Of a refusal: why, for people; see sealed_handshake.h.
 };
 inline constexpr std::size_t kAnswerBytes = 64;
+/// The code of an answer that is not the hoped for one, as a cause on this side: the peer chose its number. See
+/// codeFromWire; ProtocolError for a welcome.
+Code refusalCode(const Answer& answer);
 inline constexpr std::size_t kMaxDeviceName = 32;
 /// Bytes of Answer::text: what a reject of rdma_cm has room for (148) beside the answer and a proof.
 inline constexpr std::size_t kMaxAnswerText = 52;

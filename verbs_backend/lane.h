@@ -42,6 +42,7 @@ struct PathState {
     std::uint32_t lanes_up = 0;
     std::uint32_t lanes = 1;                      ///< That there are.
     std::map<std::string, Carried> carried = {};  ///< By the peer's device: of pairs that have ended.
+    std::uint64_t incident = 0;  ///< The last loss: each lane takes part in it once at most. See Failure.
     bool usable = true;  ///< False from the loss of the last lane, or a first attempt that failed, until one is up.
 };
 
@@ -87,15 +88,18 @@ struct Lane {
     ibv_qp* qp = nullptr;
     std::size_t remote_device = 0;  ///< Index in the peer's descriptor.
     std::string peer_device;        ///< Its name, also of the last pair when there is none now; empty: none was up yet.
+    std::string way;                ///< Up: what its packets go by, for errors.
     std::uint32_t segments = 1;
     std::uint32_t inlined = 0;
     SendQueue queue{1};
+    bool failed = false;  ///< Its last attempt to connect did: work goes by the others, and it is tried without any.
     bool proven = false;  ///< Up: something has arrived by this pair. Until then one request at a time is risked on it.
     Carried carried;      ///< By this pair.
     std::deque<WorkRequest> waiting;  ///< Not posted.
     std::uint64_t backlog = 0;        ///< Bytes waiting or posted.
 
-    std::uint64_t incident = 0;  ///< Of the last loss; see Failure.
+    std::uint64_t incident = 0;  ///< Of its last end; see Failure.
+    std::uint64_t shared = 0;    ///< The last of its path that it took part in, or that was over when it came up.
     Status cause;                ///< Draining, Ending: why; the first one that was known.
     bool lost = true;    ///< Draining, Ending: the way broke; no reset, refused request, or idle pair that was closed.
     bool reset = false;  ///< Draining, Ending: the owner reset or closed the path, and waits for its end.

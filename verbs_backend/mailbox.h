@@ -40,6 +40,7 @@ struct PairEvent {
     std::uint32_t inlined = 0;                     ///< Up: bytes that may go inline.
     std::shared_ptr<const CompletionQueue> queue;  ///< QueueMade.
     std::string device;                            ///< Up: the peer's device, as its descriptor names it.
+    std::string way;                               ///< Up: port, GID, path MTU and so on, for people.
     bool by_exchange = false;                      ///< Up: made over the control connection.
 };
 

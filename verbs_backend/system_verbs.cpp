@@ -85,6 +85,11 @@ class SystemVerbs final : public VerbsApi {
             Opened opened;
             opened.name = ibv_get_device_name(list[i]);
             if (!wanted(opened.name)) continue;
+            opened.transport = list[i]->transport_type;
+            if (opened.transport != IBV_TRANSPORT_IB) {
+                devices.push_back(std::move(opened));
+                continue;
+            }
             errno = 0;
             opened.context = ibv_open_device(list[i]);
             if (opened.context == nullptr) opened.error = whyNotOpened(*list[i], errno);

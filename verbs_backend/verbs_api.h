@@ -69,6 +69,8 @@ class VerbsApi {
         std::string name;
         ibv_context* context = nullptr;
         int error = 0;
+        /// What it speaks. Only InfiniBand's, which RoCE is, is opened.
+        ibv_transport_type transport = IBV_TRANSPORT_IB;
     };
     /// Opens every device whose name is wanted. errno by result when there is no list.
     virtual int openDevices(const std::function<bool(const std::string&)>& wanted, std::vector<Opened>& devices) = 0;

@@ -134,21 +134,27 @@ VerbsNic::Path* VerbsNic::find(PathId id) {
 void VerbsNic::updatePeer(PathId id, std::shared_ptr<const Peer> peer) {
     Path* path = find(id);
     if (!path || !peer || !peer->desc) return;
-    const SegmentDesc& before = *path->state->keys.peer().desc;
-    // Keys are found by the device's place in the descriptor; when that changes, pairs connect anew and look again.
-    const bool same_devices = before.devices == peer->desc->devices && before.rdma_port == peer->desc->rdma_port;
-    path->state->candidates = candidatesOf(*peer->desc, index_);
+    // What its device has another address or number for has ended there, or is about to; and keys are found by a
+    // device's place in the descriptor. The pairs of its other devices know nothing of it.
+    const SegmentDesc& was = *path->state->keys.peer().desc;
+    const SegmentDesc& is = *peer->desc;
+    const auto is_other = [&](const Lane& lane) {
+        const std::size_t at = lane.remote_device;
+        return was.rdma_port != is.rdma_port || at >= was.devices.size() || at >= is.devices.size() ||
+               !(was.devices[at] == is.devices[at]);
+    };
+    std::vector<Lane*> ending;
+    for (const auto& lane : path->lanes)
+        if (lane->step == Lane::Step::Up && is_other(*lane)) ending.push_back(lane.get());
+    path->state->candidates = candidatesOf(is, index_);
     path->state->keys = RemoteKeys(std::move(peer));
-    if (!same_devices) {
-        const Status cause(Code::ConnectionLost, "the peer's RDMA devices changed");
-        resetPath(id, cause);
-        // A pair with nothing on it was found by the place that its device had before, too.
-        const TimePoint now = Clock::now();
-        for (const auto& lane : path->lanes) {
-            if (lane->step != Lane::Step::Up) continue;
-            lane->lost = false;
-            beginDrain(*lane, cause, true, now, true);
-        }
+    const TimePoint now = Clock::now();
+    for (Lane* lane : ending) {
+        // Nothing was lost: what is posted there goes out again, and what waits goes by the next pair.
+        const Status cause(Code::PathReset, describe(*lane) + ": the peer's device has another address now");
+        lane->lost = false;
+        lane->incident = ++incidents_;
+        beginDrain(*lane, cause, true, now, true);
     }
     if (path->state->usable) return;
     for (const auto& lane : path->lanes) enlist(*lane);
@@ -196,10 +202,13 @@ void VerbsNic::resetPath(PathId id, const Status& cause) {
     }
 }
 
+/// One that cannot connect has nothing to do, and is no place to wait while others carry.
 Lane& VerbsNic::leastBusy(Path& path) {
     Lane* best = path.lanes.front().get();
-    for (std::size_t i = 1; i < path.lanes.size(); ++i)
-        if (path.lanes[i]->backlog < best->backlog) best = path.lanes[i].get();
+    for (std::size_t i = 1; i < path.lanes.size(); ++i) {
+        Lane* const other = path.lanes[i].get();
+        if (other->failed != best->failed ? best->failed : other->backlog < best->backlog) best = other;
+    }
     return *best;
 }
 

@@ -96,7 +96,9 @@ class VerbsNic final : public Nic {
     void beginEnd(Lane& lane, TimePoint now);
     void ended(Lane& lane, const Status& proof);
     void abandon(Lane& lane);
+    std::uint64_t incidentOf(Lane& lane);
     void strike(Lane& lane, TimePoint now);
+    bool handOver(Lane& lane);
     void suspend(PathState& path);
     void resume(PathState& path);
     void failWaiting(Lane& lane, const Status& cause, bool retryable);

@@ -22,7 +22,7 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
     if (lane.path->candidates.empty()) {
         // The peer uninstalled it; its next descriptor may name a device again.
         if (lane.path->usable || !lane.waiting.empty()) suspend(*lane.path);
-        lane.incident = ++incidents_;
+        lane.incident = incidentOf(lane);
         return failWaiting(lane, {Code::TransportMissing, describe(lane) + ": the peer has no RDMA device any more"},
                            true);
     }
@@ -96,12 +96,22 @@ void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
         case PairEvent::Kind::Failed:
             log_->debug("{}: {}", info_.name, event.status.toString());
             strike(*lane, now);
-            suspend(*lane->path);
-            failWaiting(*lane, event.status, event.retryable);
+            lane->failed = true;
+            if (!event.retryable || !handOver(*lane)) {
+                // Of several lanes one that is up carries what there is.
+                if (lane->path->lanes_up == 0) suspend(*lane->path);
+                failWaiting(*lane, event.status, event.retryable);
+            }
             return ended(*lane, {});
         case PairEvent::Kind::Broken:
             if (lane->step != Lane::Step::Up) return;
             log_->debug("{}: {}", info_.name, event.status.toString());
+            if (event.status.code() == Code::PathReset) {
+                // Nothing was lost. What waits goes by the next pair.
+                lane->lost = false;
+                lane->incident = ++incidents_;
+                return beginDrain(*lane, event.status, true, now, false);
+            }
             // A peer that needs the room for another closes what is not used. Were that a loss, the pair would be made
             // anew at once, and another one have to go.
             lane->lost = !(event.by_peer && isIdle(*lane));
@@ -181,9 +191,12 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.qp = event.qp;
     lane.remote_device = static_cast<std::size_t>(named - devices.begin());
     lane.peer_device = event.device;
+    lane.way = std::move(event.way);
     lane.segments = event.segments;
     lane.inlined = event.inlined;
     lane.queue = SendQueue(event.depth);
+    lane.failed = false;
+    lane.shared = incidents_;
     lane.proven = false;
     lane.cause = {};
     lane.retryable = true;
@@ -204,7 +217,13 @@ void VerbsNic::beginDrain(Lane& lane, const Status& cause, bool retryable, TimeP
     if (lane.step != Lane::Step::Up) return;
     lane.step = Lane::Step::Draining;
     // What its owner reset connects anew at once; whatever else ended it may last.
-    if (--lane.path->lanes_up == 0 && !lane.orphan && lane.lost) suspend(*lane.path);
+    --lane.path->lanes_up;
+    if (!lane.orphan && lane.lost) {
+        suspend(*lane.path);
+        // The link of the others is the same, and they may not know yet: one request is to try it, and what was lost
+        // here goes by another path as long as that has not arrived.
+        if (lane.path->lanes_up != 0) resume(*lane.path);
+    }
     lane.cause = cause;
     lane.retryable = retryable;
     if (tell_connector) shared_.connector->breakPair(lane.pair, cause);
@@ -241,12 +260,22 @@ void VerbsNic::ended(Lane& lane, const Status& proof) {
     // Somebody may wait for its place.
     watchTimer(TimePoint::min());
     if (lane.orphan) return forget(lane);
-    // A path that was lost is looked after before anybody sends work there; and to connect is a fence.
-    if (!lane.waiting.empty() || !lane.path->usable || lane.fences != 0) enlist(lane);
+    // What was lost is looked after before anybody sends work there; and to connect is a fence.
+    if (!lane.waiting.empty() || !lane.path->usable || lane.failed || lane.fences != 0) enlist(lane);
+}
+
+/// Of what a lane fails for now. The lanes of a path find out one after the other that their link or peer is gone, and
+/// a task that has parts on all of them is to pay for that once: so each takes part in what another one began, and
+/// begins the next when it fails again.
+std::uint64_t VerbsNic::incidentOf(Lane& lane) {
+    std::uint64_t& last = lane.path->incident;
+    if (last <= lane.shared) last = ++incidents_;
+    lane.shared = last;
+    return last;
 }
 
 void VerbsNic::strike(Lane& lane, TimePoint now) {
-    lane.incident = port_down_ ? port_incident_ : ++incidents_;
+    lane.incident = port_down_ ? port_incident_ : incidentOf(lane);
     lane.retry_at = lane.back_off.broke(now, random_);
 }
 
@@ -263,6 +292,27 @@ void VerbsNic::resume(PathState& path) {
 }
 
 // --- requests --------------------------------------------------------------------------------------------------------
+
+/// Gives what waits at a lane that could not connect to those of its path that are up, or may be soon: that are being
+/// connected and did not fail since they were up last. False: there is none.
+bool VerbsNic::handOver(Lane& lane) {
+    Path* const path = find(lane.path->id);
+    if (path == nullptr) return false;
+    const Lane::Step wanted = lane.path->lanes_up != 0 ? Lane::Step::Up : Lane::Step::Connecting;
+    const auto takes = [&](const auto& other) { return other->step == wanted && !other->failed; };
+    if (std::none_of(path->lanes.begin(), path->lanes.end(), takes)) return false;
+    for (const WorkRequest& request : lane.waiting) {
+        Lane* to = nullptr;
+        for (const auto& other : path->lanes)
+            if (takes(other) && (to == nullptr || other->backlog < to->backlog)) to = other.get();
+        lane.backlog -= request.length;
+        to->backlog += request.length;
+        to->waiting.push_back(request);
+        enlist(*to);
+    }
+    lane.waiting.clear();
+    return true;
+}
 
 void VerbsNic::failWaiting(Lane& lane, const Status& cause, bool retryable) {
     // None of them was posted.
@@ -311,7 +361,7 @@ void VerbsNic::runTimers(TimePoint now) {
     next_deadline_ = kForever;
     const auto look = [&](Lane& lane) {
         if (lane.step == Lane::Step::Idle && !lane.orphan &&
-            (!lane.waiting.empty() || !lane.path->usable || lane.fences != 0))
+            (!lane.waiting.empty() || !lane.path->usable || lane.failed || lane.fences != 0))
             enlist(lane);
         if (lane.waiting.empty()) lane.roomless_since = kForever;
         closeIfUnused(lane, now);

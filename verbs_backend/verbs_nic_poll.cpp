@@ -178,7 +178,8 @@ void VerbsNic::onCompletion(const ibv_wc& completion, TimePoint now, Sweep& swee
     if (!success && lane->step == Lane::Step::Up) {
         char vendor[32];
         std::snprintf(vendor, sizeof vendor, " (vendor 0x%" PRIx32 ")", completion.vendor_err);
-        const Status cause(codeOf(completion.status), describe(*lane) + ": " + name(completion.status) + vendor);
+        const Status cause(codeOf(completion.status),
+                           describe(*lane) + " (" + lane->way + "): " + name(completion.status) + vendor);
         log_->debug("{}: {}", info_.name, cause.toString());
         strike(*lane, now);
         failWaiting(*lane, cause, true);

@@ -27,8 +27,11 @@ bool VerbsNic::flush(TimePoint now) {
     for (Lane* lane : lanes) lane->is_listed = false;
     for (Lane* lane : lanes) {
         if (port_down_ && lane->step != Lane::Step::Up) {
-            // Each attempt in vain counts by itself.
-            lane->incident = ++incidents_;
+            // A path that was opened meanwhile is as lost as those that the event found.
+            if (lane->path->usable || !lane->waiting.empty()) suspend(*lane->path);
+            if (lane->waiting.empty()) continue;
+            // Each attempt in vain counts by itself, however many lanes it was made on.
+            lane->incident = incidentOf(*lane);
             failWaiting(*lane, port_cause_.withContext(describe(*lane)), true);
         } else if (lane->step == Lane::Step::Idle) {
             order(*lane, now);

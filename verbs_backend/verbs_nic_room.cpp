@@ -39,8 +39,8 @@ bool VerbsNic::hasRoomFor(Lane& lane, TimePoint now) {
     if (first) lane.roomless_since = now;
     if (now - lane.roomless_since >= config_.connect_timeout) {
         lane.roomless_since = kForever;
-        // Each wait in vain counts by itself.
-        lane.incident = ++incidents_;
+        // Each wait in vain counts by itself, however many lanes waited.
+        lane.incident = incidentOf(lane);
         failWaiting(lane,
                     {Code::ResourceExhausted, describe(lane) + ": all of rdma.max_endpoints (" +
                                                   std::to_string(config_.rdma_max_endpoints) +

@@ -66,6 +66,10 @@ void VerbsTransport::askerLeft(std::uint64_t connection) {
     if (connector_) connector_->askerLeft(connection);
 }
 
+void VerbsTransport::peerLeft(std::uint32_t peer) {
+    if (connector_) connector_->peerLeft(peer);
+}
+
 std::string VerbsTransport::deviceWay(const DeviceRequest& request) const {
     if (request.from == nullptr || !request.from->isOnDevice()) return "straight, as its owner registered it";
     const auto map = memory_->keys().load();

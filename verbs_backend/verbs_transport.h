@@ -31,6 +31,7 @@ class VerbsTransport final : public Transport {
     std::string deviceWay(const DeviceRequest& request) const override;
     void answer(const Asker& asker, std::string question, std::function<void(Result<std::string>)> reply) override;
     void askerLeft(std::uint64_t connection) override;
+    void peerLeft(std::uint32_t peer) override;
 
   private:
     const std::shared_ptr<VerbsApi> api_;

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "base/wire_code.h"
+
 namespace troupe {
 namespace {
 
@@ -64,6 +66,16 @@ TEST(CodeName, NamesEveryCodeOnce) {
         names.insert(codeName(static_cast<Code>(code)));
     EXPECT_EQ(names.size(), static_cast<std::size_t>(Code::DeviceLost) + 1);
     EXPECT_EQ(names.count("Unknown"), 0u);
+}
+
+TEST(CodeFromWire, IsInternalForWhatIsUnknownAndForWhatOnlyThisSideSaysOfItself) {
+    EXPECT_EQ(codeFromWire(UINT32_MAX), Code::Internal);
+    EXPECT_EQ(codeFromWire(0), Code::Ok);
+    EXPECT_EQ(codeFromWire(static_cast<std::uint32_t>(Code::AccessDenied)), Code::AccessDenied);
+    EXPECT_EQ(codeFromWire(static_cast<std::uint32_t>(Code::DeviceLost)), Code::DeviceLost);
+    EXPECT_EQ(codeFromWire(static_cast<std::uint32_t>(Code::DeviceLost) + 1), Code::Internal);
+    for (const Code ours : {Code::Canceled, Code::Timeout, Code::PathReset})
+        EXPECT_EQ(codeFromWire(static_cast<std::uint32_t>(ours)), Code::Internal) << codeName(ours);
 }
 
 TEST(CodeName, OfANumberFromAnotherVersionIsUnknown) { EXPECT_EQ(codeName(static_cast<Code>(4711)), "Unknown"); }

@@ -46,6 +46,14 @@ TEST(ControlMessages, SurviveARoundTrip) {
     expectRoundTrip(TransportAnswer{9, Code::TransportMissing, "no rdma here", ""});
 }
 
+TEST(ControlMessages, AnAnswersCodeIsNoneThatOnlyThisSideSaysOfItself) {
+    for (const Code claimed : {Code::PathReset, Code::Canceled, Code::Timeout, static_cast<Code>(4711)}) {
+        const auto answer = TransportAnswer::decode(received(TransportAnswer{9, claimed, "believe me", ""}.encode()));
+        ASSERT_TRUE(answer) << answer.status().toString();
+        EXPECT_EQ(answer->code, Code::Internal) << codeName(claimed);
+    }
+}
+
 TEST(ControlMessages, BytesThatAreNoHexadecimalOrTooManyAreRefused) {
     const auto refused = [](const std::string& bytes) {
         return TransportQuestion::decode(

@@ -3,6 +3,7 @@
 
 #include <sstream>
 
+#include "base/wire_code.h"
 #include "tests/support/descriptor_limit.h"
 #include "tests/tcp_backend/raw_peer.h"
 #include "tests/tcp_backend/tcp_pair.h"

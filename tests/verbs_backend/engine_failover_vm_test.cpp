@@ -139,6 +139,59 @@ TEST(VerbsVmFailover, WorkGoesOnOverTheOtherLinkAndComesBackToTheFirst) {
     expectMedian("from the error until the first of the lost bytes arrived by the other device", to_arrived, 50ms);
 }
 
+/// What lies beyond the own port dies, and the port stays up: no event says so, only retry counters that run out, one
+/// for each queue pair. `opcode` of the tasks; they may be retried once, as ever.
+void expectNoTaskFailsWhereARailDiesUnseen(std::uint32_t lanes, Opcode opcode) {
+    EngineSetup own = Engines::setup("rxe_0a,rxe_1a", false);
+    own.config.rdma_lanes = lanes;
+    own.config.rdma_ack_timeout = 14;
+    // What one device has room for goes by that alone.
+    own.config.rdma_window_bytes = 1u << 20;
+    EngineSetup others = Engines::setup("rxe_0b,rxe_1b", false);
+    // A busy machine's guest stands still for seconds, and it is the rail that is to be noticed.
+    own.config.keepalive_timeout = others.config.keepalive_timeout = 60s;
+    Engines engines(own, others, 8u << 20);
+    Buffer& from = opcode == Opcode::Write ? engines.local : engines.remote;
+    Buffer& to = opcode == Opcode::Write ? engines.remote : engines.local;
+    from.fillPattern(12);
+    const auto requests = engines.pieces(opcode, kPiece);
+    // Until both rails carry: of READs it is the peer that sends.
+    const std::string end = opcode == Opcode::Write ? ".a" : ".b";
+    const auto carryBoth = [&] {
+        const std::uint64_t before[] = {sentBy("r0" + end), sentBy("r1" + end)};
+        expectCompleted(runBatch(*engines.a, requests), to.size());
+        return sentBy("r0" + end) > before[0] + (1u << 20) && sentBy("r1" + end) > before[1] + (1u << 20);
+    };
+    ASSERT_TRUE(eventually(carryBoth));
+    std::size_t moved = 0;
+    {
+        std::optional<Netem> dead;
+        for (int tries = 0; moved == 0 && !testing::Test::HasFailure(); ++tries) {
+            ASSERT_LT(tries, 20) << "nothing was lost";
+            to.fill(std::byte{0});
+            BatchHolder batch(*engines.a, requests.size());
+            ASSERT_TRUE(batch.submit(requests));
+            if (!dead) dead.emplace("r0.a", "loss 100%");
+            expectCompleted(batch.wait(), to.size());
+            EXPECT_TRUE(to.holdsPattern(12));
+            for (std::size_t i = 0; i < requests.size(); ++i) {
+                const auto how = engines.a->explain(batch.id(), i);
+                ASSERT_TRUE(how) << how.status().toString();
+                if (!how->attempts.empty() && moved++ == 0) std::printf("%s\n", how->toString().c_str());
+            }
+        }
+        // And goes on so while it is dead.
+        for (int more = 0; more < 3; ++more) expectCompleted(runBatch(*engines.a, requests), to.size());
+    }
+    std::printf("%u lanes: %zu tasks moved\n", lanes, moved);
+    EXPECT_TRUE(eventually(carryBoth)) << "the rail is back and is not used";
+}
+
+TEST(VerbsVmFailover, WhereARailDiesAndTheOwnPortIsUpNoTaskFails) {
+    for (const std::uint32_t lanes : {1u, 4u})
+        for (const Opcode opcode : {Opcode::Write, Opcode::Read}) expectNoTaskFailsWhereARailDiesUnseen(lanes, opcode);
+}
+
 TEST(VerbsVmFailover, WithTheOnlyLinkDownWorkGoesOnByTcpAndReturnsToRdma) {
     Engines engines("rxe_0a", "rxe_0b", 16u << 20, true);
     const auto carrier = [&] {

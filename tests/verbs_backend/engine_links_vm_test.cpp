@@ -116,11 +116,13 @@ TEST(VerbsVmLinks, APeerThatIsStoppedEndsByTheDeadlineAndTheBufferIsFree) {
     std::printf("ended %lld ms after its deadline\n", millisecondsSince(request.deadline));
     EXPECT_EQ(status.s, TransferStatusEnum::TIMEOUT) << status.error.toString();
     EXPECT_TRUE(status.quiesced);
-    local.protect(PROT_NONE);
-    local.protect(PROT_READ | PROT_WRITE);
+    expectNotWritten(local);
     peer.goOn();
+    // Nor by what reaches it only now.
+    expectNotWritten(local);
     request.deadline = kForever;
     expectCompleted(untilCompleted(*a, request), local.size());
+    EXPECT_TRUE(local.holdsOnly(std::byte{0}, 0, local.size()));
 }
 
 std::size_t entriesOf(const char* folder) {
@@ -205,11 +207,11 @@ TEST(VerbsVmLinks, APeerThatIsStoppedInMidTransferEndsByTheDeadlineAndTheBufferI
         EXPECT_TRUE(batch.task(i).quiesced);
         EXPECT_TRUE(batch.task(i).s == TransferStatusEnum::COMPLETED || !batch.task(i).error.message().empty());
     }
-    local.protect(PROT_NONE);
-    local.protect(PROT_READ | PROT_WRITE);
+    expectNotWritten(local);
     peer.goOn();
     expectCompleted(untilCompleted(*a, makeRequest(Opcode::Read, *segment, local.data(), peer.address, local.size())),
                     local.size());
+    EXPECT_FALSE(holdsOwn(local)) << "bytes were sent after the end";
 }
 
 TEST(VerbsVmLinks, FivePercentOfThePacketsLostCostTimeAndNoBytes) {

@@ -69,6 +69,25 @@ TEST(ExchangeMessages, AReplyArrivesAsItWasSent) {
     EXPECT_TRUE(same(got->gid, sent.gid));
 }
 
+TEST(ExchangeMessages, ThatAGlobalRouteHeaderIsNeededArrivesAndNoOtherFlagDoes) {
+    for (const bool needed : {false, true}) {
+        Offer offer = someOffer();
+        offer.needs_grh = needed;
+        EXPECT_EQ(decodeOffer(encode(offer))->needs_grh, needed);
+        EXPECT_TRUE(decodeOffer(encode(offer))->infiniband);
+        OfferReply reply = someReply();
+        reply.needs_grh = needed;
+        EXPECT_EQ(decodeOfferReply(encode(reply))->needs_grh, needed);
+        EXPECT_EQ(decodeOfferReply(encode(reply))->reads, 255);
+    }
+    std::string offer = encode(someOffer());
+    offer[kGreetingBytes + 1] = 4;
+    EXPECT_FALSE(decodeOffer(offer));
+    std::string reply = encode(someReply());
+    reply[kAnswerBytes + 11] = 2;
+    EXPECT_FALSE(decodeOfferReply(reply));
+}
+
 TEST(ExchangeMessages, ALengthThatIsNotExactIsRefused) {
     const std::string offer = encode(someOffer());
     const std::string reply = encode(someReply());

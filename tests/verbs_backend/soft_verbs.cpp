@@ -3,6 +3,7 @@
 #include "tests/verbs_backend/soft_verbs.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -75,6 +76,16 @@ void SoftVerbs::setMtu(const std::string& device, ibv_mtu mtu) {
 void SoftVerbs::setLid(const std::string& device, std::uint16_t lid) {
     const std::lock_guard lock(mutex_);
     for (Port& port : find(device)->ports) port.lid = lid;
+}
+
+void SoftVerbs::setTransport(const std::string& device, ibv_transport_type transport) {
+    const std::lock_guard lock(mutex_);
+    find(device)->transport = transport;
+}
+
+void SoftVerbs::requireGrh(const std::string& device) {
+    const std::lock_guard lock(mutex_);
+    find(device)->needs_grh = true;
 }
 
 void SoftVerbs::setPkey(const std::string& device, std::uint16_t pkey) {
@@ -259,6 +270,28 @@ void SoftVerbs::raise(const std::string& device, ibv_event_type type, std::uint8
     raise(device, event);
 }
 
+void SoftVerbs::remove(const std::string& device, bool told) {
+    const std::lock_guard lock(mutex_);
+    if (told) raise(device, IBV_EVENT_DEVICE_FATAL);
+    find(device)->dead = true;
+    for (auto& [key, context] : contexts_) {
+        if (context->hardware->name != device) continue;
+        // In its place the end of a pipe whose other end is closed. Whoever waits is woken by the one before.
+        const UniqueFd before(::dup(context->async_fd));
+        int ends[2] = {-1, -1};
+        if (::pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0 || ::dup2(ends[0], context->async_fd) < 0)
+            ADD_FAILURE() << "no descriptors";
+        ::close(ends[0]);
+        ::close(ends[1]);
+        ring(before.get());
+    }
+}
+
+std::size_t SoftVerbs::eventsAsked(const std::string& device) const {
+    const std::lock_guard lock(mutex_);
+    return find(device)->events_asked;
+}
+
 void SoftVerbs::raiseOnPairs(const std::string& device, ibv_event_type type, bool with_work) {
     const std::lock_guard lock(mutex_);
     for (auto& [key, pair] : pairs_) {
@@ -307,6 +340,12 @@ std::size_t SoftVerbs::held() const {
     std::size_t count = 0;
     for (const auto& [key, pair] : pairs_) count += pair->waiting.size();
     return count;
+}
+
+std::size_t SoftVerbs::busyPairs() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::count_if(pairs_.begin(), pairs_.end(), [](const auto& entry) { return !entry.second->waiting.empty(); }));
 }
 
 std::vector<std::string> SoftVerbs::violations() const {

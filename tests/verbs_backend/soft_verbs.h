@@ -45,6 +45,8 @@ class SoftVerbs final : public VerbsApi {
     void completeWith(ibv_wc_status status);
     /// The next connection request ends in this event of rdma_cm, which stands for a failure.
     void answerConnect(const std::string& name, int status);
+    /// What a refusal says may be looked at and changed.
+    void tapRejects(std::function<void(std::vector<std::byte>&)> tap);
     /// Every connection of a device hears that it is being removed.
     void announceRemoval(const std::string& device);
     /// Work that is posted from now on stays where it is until this is called with false, or its pair breaks.
@@ -88,6 +90,11 @@ class SoftVerbs final : public VerbsApi {
     /// An asynchronous event of a port. With DEVICE_FATAL the device refuses everything from then on, but that what is
     /// there be destroyed.
     void raise(const std::string& device, ibv_event_type type, std::uint8_t port = 1);
+    /// Takes the device out of the machine. It is dead from then on, and its descriptor of events at its end, as that
+    /// of the kernel is then. `told`: an event says so before.
+    void remove(const std::string& device, bool told);
+    /// How often it was asked for an event.
+    std::size_t eventsAsked(const std::string& device) const;
     /// The same of each queue pair there that is ready: they carry nothing more, and nothing is flushed.
     /// `with_work`: only those that hold any.
     void raiseOnPairs(const std::string& device, ibv_event_type type, bool with_work = false);
@@ -97,6 +104,10 @@ class SoftVerbs final : public VerbsApi {
     void setMtu(const std::string& device, ibv_mtu mtu);
     /// From now on its ports are InfiniBand's, with this LID.
     void setLid(const std::string& device, std::uint16_t lid);
+    /// It is another kind of device from now on, of which nothing may be asked.
+    void setTransport(const std::string& device, ibv_transport_type transport);
+    /// Its ports take and send no packet without a global route header from now on.
+    void requireGrh(const std::string& device);
     /// How long it takes to find that there is no way from a port to a GID.
     void setSearchTime(std::chrono::milliseconds time);
     /// No way leads from this GID to anywhere.
@@ -106,6 +117,8 @@ class SoftVerbs final : public VerbsApi {
     bool covers(std::uint32_t key, const std::string& device, const ByteRange& range) const;
     /// Work requests that wait because of `hold`.
     std::size_t held() const;
+    /// Queue pairs that have any of it.
+    std::size_t busyPairs() const;
     std::vector<std::string> violations() const;
     /// "2 qp, 1 mr", or "" when nothing is left.
     std::string leftovers() const;
@@ -192,6 +205,9 @@ class SoftVerbs final : public VerbsApi {
         ibv_qp_attr last_route{};
         ibv_qp_attr last_ready{};
         std::size_t requests = 0;
+        std::size_t events_asked = 0;
+        bool needs_grh = false;
+        ibv_transport_type transport = IBV_TRANSPORT_IB;
         bool dead = false;
 
         Port& at(std::size_t port) { return ports.at(port - 1); }
@@ -336,6 +352,7 @@ class SoftVerbs final : public VerbsApi {
         std::vector<std::byte> data;
     };
     std::vector<Packet> fabric_;
+    std::function<void(std::vector<std::byte>&)> on_reject_;
     bool lingers_ = false;
     bool goodbyes_are_lost_ = false;
     bool deafens_ = false;

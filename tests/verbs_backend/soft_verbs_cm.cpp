@@ -35,6 +35,11 @@ void SoftVerbs::answerConnect(const std::string& name, int status) {
     next_answer_ = event(CmEvent::Kind::Failed, 0, name.c_str(), status);
 }
 
+void SoftVerbs::tapRejects(std::function<void(std::vector<std::byte>&)> tap) {
+    const std::lock_guard lock(mutex_);
+    on_reject_ = std::move(tap);
+}
+
 void SoftVerbs::announceRemoval(const std::string& device) {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, id] : ids_)
@@ -222,6 +227,7 @@ int SoftVerbs::cmReject(CmId key, std::span<const std::byte> private_data) {
     if (other == ids_.end() || !sendMessage(id.own, id.remote)) return 0;
     CmEvent answer = event(CmEvent::Kind::Rejected, id.other, "rejected", 28);
     answer.private_data.assign(private_data.begin(), private_data.end());
+    if (on_reject_) on_reject_(answer.private_data);
     put(other->second.channel, std::move(answer));
     return 0;
 }

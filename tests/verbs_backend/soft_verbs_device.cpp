@@ -26,6 +26,11 @@ int SoftVerbs::openDevices(const std::function<bool(const std::string&)>& wanted
         if (!wanted(hardware->name)) continue;
         Opened opened;
         opened.name = hardware->name;
+        opened.transport = hardware->transport;
+        if (opened.transport != IBV_TRANSPORT_IB) {
+            devices.push_back(opened);
+            continue;
+        }
         opened.error = fault("openDevice");
         if (opened.error == 0) {
             auto context = std::make_unique<Context>();
@@ -83,6 +88,7 @@ int SoftVerbs::queryPort(ibv_context* context, std::uint8_t port, ibv_port_attr&
     attributes.lid = hardware.at(port).lid;
     attributes.link_layer = attributes.lid != 0 ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
     attributes.max_msg_sz = 1u << 30;
+    attributes.flags = hardware.needs_grh ? IBV_QPF_GRH_REQUIRED : 0;
     return 0;
 }
 
@@ -106,7 +112,9 @@ int SoftVerbs::queryPkey(ibv_context* context, std::uint8_t port, int index, std
 bool SoftVerbs::nextAsyncEvent(ibv_context* context, AsyncEvent& event) {
     const std::lock_guard lock(mutex_);
     Context* known = lookUp(contexts_, context);
-    if (known == nullptr || known->events.empty()) return false;
+    if (known == nullptr) return false;
+    ++known->hardware->events_asked;
+    if (known->events.empty()) return false;
     event = known->events.front();
     known->events.pop_front();
     std::uint64_t count = 0;

@@ -181,6 +181,7 @@ int SoftVerbs::checkRoute(const Pair& pair, const ibv_qp_attr& attributes) {
     if (attributes.max_dest_rd_atomic > own.reads || attributes.rq_psn > 0xffffff) return EINVAL;
     const ibv_ah_attr& way = attributes.ah_attr;
     if (way.port_num != pair.port) return violate("a way through another port"), EINVAL;
+    if (own.needs_grh && way.is_global == 0) return EINVAL;
     if (own.at(pair.port).lid != 0) {
         const auto hasLid = [&](const auto& hardware) {
             return std::any_of(hardware->ports.begin(), hardware->ports.end(),
@@ -307,6 +308,8 @@ ibv_wc_status SoftVerbs::checkWay(const Pair& pair, const Pair& target) const {
                 (now == nullptr || std::memcmp(now->gid.raw, end.gid.gid.raw, sizeof now->gid.raw) != 0));
     };
     if (isStale(pair)) return IBV_WC_LOC_QP_OP_ERR;
+    // Packets with a global route header are dropped where none is due, and the other way round (IBTA 9.6.1.2).
+    if (pair.is_global != target.is_global) return IBV_WC_RETRY_EXC_ERR;
     const auto isUp = [](const Pair& end) {
         const Hardware& hardware = *static_cast<const Context*>(end.context)->hardware;
         return hardware.at(end.port).up && !hardware.dead;

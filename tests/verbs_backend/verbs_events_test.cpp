@@ -309,6 +309,48 @@ TEST(VerbsEvents, ADeviceThatFailsIsOutOfUseAndTheOthersGoOn) {
     EXPECT_TRUE(soft->violations().empty()) << soft->violations().front();
 }
 
+TEST(VerbsEvents, ADeviceThatIsRemovedIsOutOfUseAndIsAskedForNothingMore) {
+    for (const bool told : {true, false}) {
+        SCOPED_TRACE(told);
+        const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2"});
+        soft->addSecondPort("s0");
+        {
+            Node a(softConfig("s0,s1"), soft, "a");
+            Node b(softConfig("s2"), soft, "b");
+            ASSERT_EQ(a.nics.size(), 3u);
+            auto local = noise(4096);
+            std::vector<char> remote(4096);
+            ASSERT_TRUE(a.registerMemory(local.data(), local.size()));
+            ASSERT_TRUE(b.registerMemory(remote.data(), remote.size()));
+            const PathId gone = *a.nics[0]->openPath(b.asPeer());
+            run(a, *a.nics[0], gone, {write(local.data(), remote.data(), 64)});
+            ASSERT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+            a.sweep.clear();
+            soft->remove("s0", told);
+            ASSERT_TRUE(pump(a, [&] { return soft->pairsOn("s0") == 0 && a.described_anew == 2; }));
+            run(a, *a.nics[0], gone, {write(local.data(), remote.data(), 64)});
+            ASSERT_EQ(a.sweep.failed.size(), 1u);
+            for (const char* part :
+                 {"out of use until rdma is installed anew", "device s0 port 1", told ? "fatal" : "removed"})
+                EXPECT_NE(a.sweep.failed.front().cause.message().find(part), std::string::npos) << failuresOf(a.sweep);
+            a.sweep.clear();
+            // The thread has been round once more, for the other device, and does not look at this one any more.
+            const auto use_other = [&] {
+                const PathId path = *a.nics[2]->openPath(b.asPeer());
+                run(a, *a.nics[2], path, {write(local.data(), remote.data(), 64)});
+                EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+                a.nics[2]->closePath(path, {Code::Canceled, "closed"});
+            };
+            use_other();
+            const std::size_t asked = soft->eventsAsked("s0");
+            for (int i = 0; i < 5; ++i) use_other();
+            EXPECT_EQ(soft->eventsAsked("s0"), asked) << "its descriptor wakes the thread for ever";
+        }
+        EXPECT_EQ(soft->leftovers(), "");
+        EXPECT_TRUE(soft->violations().empty()) << soft->violations().front();
+    }
+}
+
 TEST(VerbsEvents, APairThatItsDeviceGivesUpEndsQuiescedAndIsMadeAnew) {
     for (const auto type : {IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR}) {
         SoftPair pair;

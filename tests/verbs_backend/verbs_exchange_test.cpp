@@ -42,7 +42,7 @@ struct ExchangePair {
     std::vector<Failure> tryOnce() {
         a->sweep.clear();
         run(*a, nic(), path, {write(local.data(), remote.data(), local.size())});
-        return std::exchange(a->sweep.failed, {});
+        return a->sweep.failed;
     }
     void expectWorks() {
         const auto limit = Clock::now() + 30s;
@@ -179,6 +179,26 @@ TEST(VerbsExchange, InfiniBandPortsReachEachOtherByTheirLids) {
     EXPECT_EQ(pair.soft->lastRoute("s1").ah_attr.dlid, 3);
 }
 
+TEST(VerbsExchange, WhereAPortOfEitherEndNeedsAGlobalRouteHeaderBothEndsSendOne) {
+    for (const char* needs : {"s0", "s1", "both"}) {
+        SCOPED_TRACE(needs);
+        ExchangePair pair([&](SoftVerbs& soft) {
+            for (const int i : {1, 2}) {
+                const std::string device = "s" + std::to_string(i - 1);
+                soft.setLid(device, static_cast<std::uint16_t>(i * 3));
+                soft.setGids(device, {SoftVerbs::gid("fe80::a00:" + std::to_string(i), 0, IBV_GID_TYPE_IB)});
+                if (device == needs || needs == std::string("both")) soft.requireGrh(device);
+            }
+        });
+        pair.expectWorks();
+        for (const int i : {0, 1}) {
+            const auto way = pair.soft->lastRoute("s" + std::to_string(i)).ah_attr;
+            EXPECT_EQ(way.is_global, 1);
+            EXPECT_EQ(gidText(way.grh.dgid), gidText(SoftVerbs::gid("fe80::a00:" + std::to_string(2 - i), 0).gid));
+        }
+    }
+}
+
 TEST(VerbsExchange, WhereRdmaCmIsNotThereItIsUsedThoughPortsHaveAddresses) {
     const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"});
     const auto board = std::make_shared<Switchboard>();
@@ -245,9 +265,47 @@ TEST(VerbsExchange, TheEndOfTheControlConnectionEndsThePairsThatWereMadeOverIt) 
     ExchangePair pair;
     pair.expectWorks();
     pair.board->hangUp(pair.a->incarnation);
-    EXPECT_TRUE(pump(*pair.a, [&] { return pair.soft->pairsOn("s1") == 0; }));
-    // The initiator finds out with its next work, and connects over the new one.
+    EXPECT_TRUE(pair.eventuallyPairs(0)) << "at either end";
+    // The initiator connects over the new one when there is work.
+    static_cast<void>(pair.tryOnce());
+    EXPECT_TRUE(pair.a->sweep.failed.empty()) << "it found nobody there: " << failuresOf(pair.a->sweep);
+}
+
+TEST(VerbsExchange, WhatIsPostedWhenTheControlConnectionEndsIsNoLoss) {
+    ExchangePair pair;
     pair.expectWorks();
+    pair.a->sweep.clear();
+    pair.soft->hold(true);
+    std::vector<WorkRequest> requests;
+    for (std::uint64_t i = 0; i < 20; ++i) requests.push_back(write(pair.local.data(), pair.remote.data(), 64, i));
+    ASSERT_EQ(pair.nic().post(pair.path, requests), requests.size());
+    pair.nic().poll(Clock::now(), pair.a->sweep);
+    ASSERT_EQ(pair.soft->held(), requests.size());
+    pair.board->hangUp(pair.a->incarnation);
+    ASSERT_TRUE(pump(*pair.a, [&] { return endedIn(pair.a->sweep) == requests.size(); }));
+    for (const Failure& failure : pair.a->sweep.failed) {
+        EXPECT_EQ(failure.cause.code(), Code::PathReset) << failure.cause.toString();
+        EXPECT_TRUE(failure.retryable && failure.quiesced && failure.fenced);
+    }
+    EXPECT_TRUE(pair.a->sweep.paths.empty()) << "it is not lost";
+    pair.soft->hold(false);
+    EXPECT_TRUE(pair.tryOnce().empty());
+}
+
+TEST(VerbsExchange, APairByRdmaCmOutlivesTheControlConnection) {
+    ExchangePair pair([](SoftVerbs& soft) {
+        kMapped(soft);
+        soft.fail("cmConnect", 0, 0);
+    });
+    pair.expectWorks();
+    pair.a->sweep.clear();
+    pair.soft->hold(true);
+    ASSERT_EQ(pair.nic().post(pair.path, std::vector{write(pair.local.data(), pair.remote.data(), 64)}), 1u);
+    pair.nic().poll(Clock::now(), pair.a->sweep);
+    pair.board->hangUp(pair.a->incarnation);
+    pair.soft->hold(false);
+    ASSERT_TRUE(pump(*pair.a, [&] { return endedIn(pair.a->sweep) == 1; }));
+    EXPECT_TRUE(pair.a->sweep.failed.empty()) << failuresOf(pair.a->sweep);
 }
 
 TEST(VerbsExchange, WithoutAnAnswerThePairFailsInTimeAndWorksWhenOneComes) {
@@ -304,6 +362,47 @@ TEST(VerbsExchange, EveryCallThatMakesAPairMayFailAndTheNextTryWorks) {
                 pair.expectWorks();
                 EXPECT_EQ(pair.soft->count("qp"), 2u);
             }
+}
+
+TEST(VerbsExchange, APairThatDidNotComeToServeAndCannotBeDestroyedIsTriedAgain) {
+    for (const bool by_cm : {false, true}) {
+        SCOPED_TRACE(by_cm);
+        ExchangePair pair([&](SoftVerbs& soft) {
+            if (by_cm) {
+                kMapped(soft);
+                soft.fail("cmConnect", 0, 0);
+                soft.fail("cmAccept", ENOMEM, 1);
+            } else {
+                soft.cutRoute("s1", 0);
+            }
+            soft.fail("destroyQp s1", EBUSY, 1);
+        });
+        static_cast<void>(pair.tryOnce());
+        // With it everything would be held that it was made on; the end of the nodes looks for that, too.
+        EXPECT_TRUE(pump(
+            *pair.a, [&] { return pair.soft->pairsOn("s1") <= (by_cm ? 1u : 0u); }, 20s))
+            << pair.soft->pairsOn("s1");
+    }
+}
+
+TEST(VerbsExchange, ARefusalInWordsOfThisSidesOwnIsAnErrorOfThePeer) {
+    for (const Code claimed : {Code::PathReset, Code::Canceled, Code::Timeout, static_cast<Code>(4711)}) {
+        SCOPED_TRACE(codeName(claimed));
+        ExchangePair pair;
+        pair.expectWorks();
+        pair.board->tapReplies([claimed](std::string& text) {
+            auto reply = decodeOfferReply(text);
+            if (!reply) return true;
+            reply->answer.code = claimed;
+            text = encode(*reply);
+            return true;
+        });
+        pair.nic().closePath(pair.path, {Code::PeerDown, "gone"});
+        pair.path = *pair.nic().openPath(pair.b->asPeer());
+        pair.expectFails(Code::Internal, "the peer refused the connection");
+        pair.board->tapReplies({});
+        pair.expectWorks();
+    }
 }
 
 TEST(VerbsExchange, WhateverTheOtherEndSaysNothingBreaksAndHonestWordsWorkAgain) {

@@ -1,10 +1,12 @@
 // What a Nic that loses its device gives back, so that another may go on with it: on the strict software device.
 
 #include <cerrno>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <set>
 
-#include "tests/verbs_backend/soft_verbs.h"
-#include "tests/verbs_backend/verbs_pair.h"
+#include "tests/verbs_backend/soft_pair.h"
 
 namespace troupe::verbs {
 namespace {
@@ -16,10 +18,15 @@ using namespace std::chrono_literals;
 struct Rails {
     explicit Rails(const std::string& own = "s0,s1", std::uint32_t lanes = 1, std::chrono::milliseconds lifetime = 60s)
         : Rails(config(own, lanes, lifetime), nullptr) {}
-    /// With a control connection, unless `switchboard` is null.
-    Rails(const Config& base, std::shared_ptr<Switchboard> switchboard)
+    /// With a control connection, unless `switchboard` is null. `arrange` is shown the devices before they are used.
+    Rails(const Config& base, std::shared_ptr<Switchboard> switchboard,
+          const std::function<void(SoftVerbs&)>& arrange = {})
         : board(std::move(switchboard)),
-          soft(std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"})),
+          soft([&] {
+              auto made = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"});
+              if (arrange) arrange(*made);
+              return made;
+          }()),
           a(base, soft, "a", makeSilentLogger(), board),
           b(config("s2,s3", 1, base.rdma_packet_lifetime), soft, "b", makeSilentLogger(), board) {
         EXPECT_TRUE(a.registerMemory(local.data(), local.size()));
@@ -438,7 +445,7 @@ TEST(VerbsFailover, ADeafPortIsConnectedByExchange) {
     }
 }
 
-TEST(VerbsFailover, APathWithALaneLeftIsUsable) {
+TEST(VerbsFailover, APathWithALaneLeftIsOnTrialAndUsable) {
     Rails rails("s0,s1", 2);
     rails.soft->hold(true);
     ASSERT_EQ(rails.a.nics[0]->post(rails.paths[0], rails.many(1, Opcode::Write)), 1u);
@@ -447,9 +454,163 @@ TEST(VerbsFailover, APathWithALaneLeftIsUsable) {
     rails.soft->fail("postSend", EIO, 1);
     ASSERT_EQ(rails.a.nics[0]->post(rails.paths[0], rails.many(1, Opcode::Write)), 1u);
     ASSERT_TRUE(pump(rails.a, [&] { return !rails.a.sweep.failed.empty(); }));
-    EXPECT_EQ(rails.saidUsable(), std::nullopt);
+    // Lost and there again: whoever sends tries it with one request before the rest.
+    ASSERT_EQ(rails.a.sweep.paths.size(), 2u);
+    EXPECT_FALSE(rails.a.sweep.paths[0].usable);
+    EXPECT_TRUE(rails.a.sweep.paths[1].usable);
     rails.soft->hold(false);
     ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == 2; }));
+    EXPECT_EQ(rails.saidUsable(), true);
+}
+
+TEST(VerbsFailover, ALaneThatCannotConnectLosesNoPathThatAnotherOneCarries) {
+    SoftPair pair([] {
+        Config config = softConfig("s0");
+        config.rdma_lanes = 2;
+        return config;
+    }());
+    // One of the two, for as long as the test likes.
+    pair.soft->fail("cmConnect", ECONNREFUSED, 1 << 30, 1);
+    for (int round = 0; round < 20; ++round) pair.run(pair.many(20));
+    EXPECT_TRUE(pair.a.sweep.failed.empty()) << failuresOf(pair.a.sweep);
+    EXPECT_TRUE(pair.a.sweep.paths.empty()) << "a path that carries was said to be lost";
+    // It is made without any work for it once that is possible, and carries its share.
+    pair.soft->fail("cmConnect", 0, 0);
+    ASSERT_TRUE(pump(pair.a, [&] { return pair.soft->connectionsOf("s0") == 2; }));
+    const auto limit = Clock::now() + 30s;
+    for (std::size_t busy = 0; busy != 2;) {
+        ASSERT_LT(Clock::now(), limit) << "the second lane gets no work";
+        pair.a.sweep.clear();
+        const std::size_t posted = pair.postHeld(2);
+        busy = pair.soft->busyPairs();
+        pair.soft->hold(false);
+        ASSERT_TRUE(pump(pair.a, [&] { return completedIn(pair.a.sweep) == posted; })) << failuresOf(pair.a.sweep);
+    }
+}
+
+TEST(VerbsFailover, WithNoLaneLeftThePathIsLostAndOneThatIsBackBringsItBack) {
+    Rails rails("s0,s1", 2);
+    rails.soft->fail("cmConnect", ECONNREFUSED, 1 << 30);
+    rails.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+    rails.soft->fail("cmConnect", 0, 0);
+    EXPECT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == true; }));
+}
+
+/// Their incident, which is one and none of `before`, and is among those then.
+void expectOneIncident(const Sweep& sweep, std::set<std::uint64_t>& before) {
+    ASSERT_FALSE(sweep.failed.empty());
+    const std::uint64_t incident = sweep.failed.front().incident;
+    for (const Failure& failure : sweep.failed) EXPECT_EQ(failure.incident, incident) << failure.cause.toString();
+    EXPECT_NE(incident, 0u);
+    EXPECT_TRUE(before.insert(incident).second) << "what is lost each time would be tried for ever";
+}
+
+TEST(VerbsFailover, LanesThatBreakOneAfterTheOtherAreOneIncident) {
+    Rails rails("s0,s1", 4);
+    std::set<std::uint64_t> before;
+    for (int round = 0; round < 3; ++round) {
+        rails.a.sweep.clear();
+        const std::size_t posted = rails.holdOnFirst(40, Opcode::Read);
+        ASSERT_EQ(rails.soft->busyPairs(), 4u);
+        // Each has an event of its own, as each queue pair has a retry counter of its own.
+        rails.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == posted; }));
+        EXPECT_EQ(rails.a.sweep.failed.size(), posted);
+        expectOneIncident(rails.a.sweep, before);
+        rails.soft->hold(false);
+        // Until all four are there again and on trial no more.
+        do {
+            rails.a.sweep.clear();
+            run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(40, Opcode::Read));
+        } while (!rails.a.sweep.failed.empty() || rails.soft->connectionsOf("s0") != 4);
+    }
+}
+
+TEST(VerbsFailover, LanesThatCannotConnectAreOneIncident) {
+    Rails rails("s0,s1", 4);
+    std::set<std::uint64_t> before;
+    rails.soft->fail("cmConnect", ECONNREFUSED, 1 << 30);
+    for (int round = 0; round < 3; ++round) {
+        rails.a.sweep.clear();
+        const auto path = rails.a.nics[0]->openPath(rails.b.asPeer());
+        ASSERT_TRUE(path);
+        run(rails.a, *rails.a.nics[0], *path, rails.many(40, Opcode::Read));
+        expectOneIncident(rails.a.sweep, before);
+    }
+    rails.soft->fail("cmConnect", 0, 0);
+}
+
+TEST(VerbsFailover, LanesOfAPortThatIsDownAreOneIncidentEachTime) {
+    Rails rails("s0,s1", 4);
+    std::set<std::uint64_t> before;
+    rails.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.saidUsable() == false; }));
+    for (int round = 0; round < 3; ++round) {
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(40, Opcode::Read));
+        expectOneIncident(rails.a.sweep, before);
+    }
+}
+
+TEST(VerbsFailover, AnAddressOfOneDeviceOfThePeerThatChangesEndsThePairsThereAloneAndCostsNothing) {
+    for (const char* change : {"address", "one more device"}) {
+        SCOPED_TRACE(change);
+        // s0 has the likeliest way to s2, and s1 to s3.
+        Rails rails(Rails::config("s0,s1", 1, 60s), nullptr, [](SoftVerbs& soft) {
+            soft.setGids("s1", {SoftVerbs::gid("::ffff:10.8.0.1", 1)});
+            soft.setGids("s3", {SoftVerbs::gid("::ffff:10.8.0.2", 1)});
+        });
+        rails.soft->hold(true);
+        for (const std::size_t i : {0u, 1u})
+            ASSERT_EQ(rails.a.nics[i]->post(rails.paths[i], rails.many(20, Opcode::Write)), 20u);
+        for (const auto& nic : rails.a.nics) nic->poll(Clock::now(), rails.a.sweep);
+        ASSERT_EQ(rails.soft->busyPairs(), 2u);
+        ASSERT_EQ(rails.soft->held(), 40u);
+        auto desc = std::make_shared<SegmentDesc>(*rails.b.asPeer()->desc);
+        ASSERT_EQ(desc->devices.at(0).name, "s2");
+        if (change == std::string("address")) {
+            desc->devices[0].gid = gidText(SoftVerbs::gid("::ffff:10.9.7.3", 1).gid);
+        } else {
+            desc->devices.push_back({"s9", 0, gidText(SoftVerbs::gid("::ffff:10.9.7.3", 1).gid)});
+            for (auto& buffer : desc->buffers) buffer.rkeys.push_back(4711);
+        }
+        auto peer = std::make_shared<Peer>(*rails.b.asPeer());
+        peer->desc = desc;
+        for (const std::size_t i : {0u, 1u}) rails.a.nics[i]->updatePeer(rails.paths[i], peer);
+        const std::size_t ended = change == std::string("address") ? 20 : 0;
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == ended; }));
+        for (const Failure& failure : rails.a.sweep.failed) {
+            EXPECT_EQ(failure.cause.code(), Code::PathReset) << failure.cause.toString();
+            EXPECT_TRUE(failure.quiesced && failure.retryable && failure.fenced);
+            EXPECT_NE(failure.cause.message().find("through s0"), std::string::npos) << failure.cause.toString();
+        }
+        EXPECT_TRUE(rails.a.sweep.paths.empty()) << "nothing was lost";
+        rails.soft->hold(false);
+        ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == 40; }));
+        EXPECT_EQ(completedIn(rails.a.sweep), 40 - ended) << failuresOf(rails.a.sweep);
+    }
+}
+
+TEST(VerbsFailover, WhatWaitsWhenThePeersDevicesChangePlacesGoesByTheNextPair) {
+    Rails rails("s0");
+    rails.soft->hold(true);
+    // One is posted on each pair that is new, the rest waits.
+    const auto path = rails.a.nics[0]->openPath(rails.b.asPeer());
+    ASSERT_TRUE(path);
+    ASSERT_EQ(rails.a.nics[0]->post(*path, rails.many(10, Opcode::Write)), 10u);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.soft->held() == 1; }));
+    auto desc = std::make_shared<SegmentDesc>(*rails.b.asPeer()->desc);
+    std::swap(desc->devices[0], desc->devices[1]);
+    for (auto& buffer : desc->buffers) std::swap(buffer.rkeys[0], buffer.rkeys[1]);
+    auto peer = std::make_shared<Peer>(*rails.b.asPeer());
+    peer->desc = desc;
+    rails.a.nics[0]->updatePeer(*path, peer);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == 1; }));
+    rails.soft->hold(false);
+    ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == 10; }));
+    ASSERT_EQ(rails.a.sweep.failed.size(), 1u) << failuresOf(rails.a.sweep);
+    EXPECT_EQ(rails.a.sweep.failed.front().cause.code(), Code::PathReset);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "tests/verbs_backend/soft_pair.h"
@@ -204,6 +205,59 @@ TEST(VerbsFault, ARefusedKeyFailsItsRequestForGoodAndTheOthersForNow) {
     EXPECT_EQ(final_ones, 1u);
 }
 
+TEST(VerbsFault, AFailedCompletionNamesBothDevicesAndWhatThePacketsWentBy) {
+    for (const bool by_exchange : {false, true}) {
+        SCOPED_TRACE(by_exchange);
+        const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1"});
+        const auto board = std::make_shared<Switchboard>();
+        soft->setMtu("s1", IBV_MTU_1024);
+        Config config = softConfig("s0");
+        config.rdma_connect = by_exchange ? "exchange" : "auto";
+        Node a(config, soft, "a", makeSilentLogger(), board);
+        Node b(softConfig("s1"), soft, "b", makeSilentLogger(), board);
+        auto local = noise(4096);
+        std::vector<char> remote(4096);
+        ASSERT_TRUE(a.registerMemory(local.data(), local.size()));
+        ASSERT_TRUE(b.registerMemory(remote.data(), remote.size()));
+        const auto path = a.nics.front()->openPath(b.asPeer());
+        ASSERT_TRUE(path);
+        soft->completeWith(IBV_WC_RETRY_EXC_ERR);
+        run(a, *a.nics.front(), *path, {write(local.data(), remote.data(), 4096)});
+        ASSERT_EQ(a.sweep.failed.size(), 1u);
+        const std::string message = a.sweep.failed.front().cause.message();
+        for (const char* part : {"segment 'b' device s1 through s0 (port 1, ",
+                                 "GID 1 (0000:0000:0000:0000:0000:ffff:0a09:0001)", "path MTU 1024", "retry counter"})
+            EXPECT_NE(message.find(part), std::string::npos) << message;
+        EXPECT_EQ(message.find("by exchange") != std::string::npos, by_exchange) << message;
+    }
+}
+
+TEST(VerbsFault, ARefusalInWordsOfThisSidesOwnIsAnErrorOfThePeer) {
+    for (const Code claimed : {Code::PathReset, Code::Canceled, Code::Timeout, static_cast<Code>(4711)}) {
+        SCOPED_TRACE(codeName(claimed));
+        SoftPair pair;
+        pair.expectWorks();
+        // Of a fence, that it was not granted; of a connection, that the device holds on to the last pair.
+        pair.soft->tapRejects([claimed](std::vector<std::byte>& said) {
+            const auto number = static_cast<std::uint16_t>(claimed);
+            ASSERT_GE(said.size(), kAnswerBytes);
+            std::memcpy(said.data() + 6, &number, sizeof number);
+        });
+        for (const char* call : {"destroyQp s1", "modifyQpToError s1"}) pair.soft->fail(call, EBUSY, 1 << 30);
+        pair.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+        ASSERT_TRUE(pump(pair.a, [&] { return !pair.a.sweep.paths.empty(); }));
+        do {
+            pair.a.sweep.clear();
+            pair.run(pair.many(1));
+            ASSERT_EQ(pair.a.sweep.failed.size(), 1u);
+        } while (pair.a.sweep.failed.front().cause.code() == Code::ConnectionLost);
+        EXPECT_EQ(pair.a.sweep.failed.front().cause.code(), Code::Internal) << failuresOf(pair.a.sweep);
+        pair.soft->tapRejects({});
+        for (const char* call : {"destroyQp s1", "modifyQpToError s1"}) pair.soft->fail(call, 0, 0);
+        pair.expectWorks();
+    }
+}
+
 TEST(VerbsFault, APortThatGoesDownAndComesBack) {
     SoftPair pair;
     pair.expectWorks();
@@ -277,6 +331,52 @@ TEST(VerbsFault, ADeviceThatDoesNotOpenShiftsNoOther) {
         EXPECT_TRUE(local == remote);
     }
     EXPECT_EQ(soft->leftovers(), "");
+}
+
+TEST(VerbsFault, ADeviceWithoutReliableConnectionsIsLeftOutAndTheReasonSaidAndTheOthersAreUsed) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"});
+    const std::pair<ibv_transport_type, const char*> kinds[] = {{IBV_TRANSPORT_IWARP, "iWARP has no reliable"},
+                                                                {IBV_TRANSPORT_USNIC_UDP, "usNIC has no reliable"},
+                                                                {IBV_TRANSPORT_UNSPECIFIED, "maker's own has no"}};
+    for (std::size_t i = 0; i < 3; ++i) soft->setTransport("s" + std::to_string(i), kinds[i].first);
+    {
+        const Config config = softConfig("s0,s1,s2");
+        RegistrationTable table;
+        VerbsTransport transport(soft);
+        const Status refused =
+            transport.install({config, table, Incarnation::random(), "127.0.0.1", 1, makeSilentLogger()});
+        EXPECT_EQ(refused.code(), Code::TransportMissing);
+        for (std::size_t i = 0; i < 3; ++i)
+            EXPECT_NE(refused.message().find("; s" + std::to_string(i) + ": "), std::string::npos)
+                << refused.toString();
+        for (const auto& [kind, said] : kinds)
+            EXPECT_NE(refused.message().find(said), std::string::npos) << refused.toString();
+    }
+    Node node(softConfig(""), soft, "n");
+    ASSERT_EQ(node.nics.size(), 1u);
+    EXPECT_EQ(node.nics.front()->info().name, "s3");
+}
+
+TEST(VerbsFault, AnInfiniBandPortThatTheSettingsForbidIsToldFromOneWithoutAnAddress) {
+    const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0"});
+    Config config = softConfig("s0");
+    config.rdma_connect = "cm";
+    RegistrationTable table;
+    const auto why = [&](bool with_control) {
+        const auto board = std::make_shared<Switchboard>();
+        const Incarnation own = Incarnation::random();
+        const auto line = with_control ? board->join(own) : nullptr;
+        VerbsTransport transport(soft);
+        return transport.install({config, table, own, "127.0.0.1", 1, makeSilentLogger(), nullptr, line.get()})
+            .message();
+    };
+    soft->setGids("s0", {SoftVerbs::gid("fe80::1", 0)});
+    EXPECT_NE(why(true).find("give its network interface an IP address"), std::string::npos) << why(true);
+    soft->setLid("s0", 3);
+    EXPECT_NE(why(true).find("rdma.connect = cm forbids: set it to auto"), std::string::npos) << why(true);
+    EXPECT_EQ(why(true).find("IP address"), std::string::npos) << why(true);
+    config.rdma_connect = "auto";
+    EXPECT_NE(why(false).find("needs a control connection"), std::string::npos) << why(false);
 }
 
 TEST(VerbsFault, InstallSaysOfEachDeviceWhyItIsOfNoUse) {

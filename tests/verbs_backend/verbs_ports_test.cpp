@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "tests/verbs_backend/soft_pair.h"
@@ -81,6 +82,47 @@ TEST(VerbsPorts, WhatFailsWhileTheLinkIsDownNamesBothDevices) {
     EXPECT_EQ(message.rfind("segment 'b' device s1 through s0: ", 0), 0u) << message;
     pair.soft->setPort("s0", true);
     pair.expectWorks();
+}
+
+TEST(VerbsPorts, APathThatIsOpenedWhileThePortIsDownIsSaidToBeLostAndComesBackWithIt) {
+    SoftPair pair(quickConfig());
+    pair.expectWorks();
+    pair.soft->setPort("s0", false);
+    ASSERT_TRUE(pump(pair.a, [&] { return !pair.a.sweep.paths.empty(); }));
+    pair.a.sweep.clear();
+    const auto late = pair.nic().openPath(pair.b.asPeer());
+    ASSERT_TRUE(late) << late.status().toString();
+    const auto said = [&](bool usable) {
+        return std::any_of(pair.a.sweep.paths.begin(), pair.a.sweep.paths.end(),
+                           [&](const PathChange& change) { return change.path == *late && change.usable == usable; });
+    };
+    // Without any work for it: whoever has other paths is not to try this one first.
+    EXPECT_TRUE(pump(
+        pair.a, [&] { return said(false); }, 10s));
+    const std::size_t changes = pair.a.sweep.paths.size();
+    for (int i = 0; i < 1000; ++i) pair.nic().poll(Clock::now(), pair.a.sweep);
+    EXPECT_EQ(pair.a.sweep.paths.size(), changes) << "it says so again and again";
+    // Work that comes all the same may be of somebody who began to use it since.
+    run(pair.a, pair.nic(), *late, {write(pair.local.data(), pair.remote.data(), 64)});
+    EXPECT_GT(pair.a.sweep.paths.size(), changes);
+    pair.a.sweep.clear();
+    pair.soft->setPort("s0", true);
+    EXPECT_TRUE(pump(pair.a, [&] { return said(true); }));
+}
+
+TEST(VerbsPorts, APathOfADeviceThatIsOutOfUseIsSaidToBeLost) {
+    SoftPair pair(quickConfig());
+    pair.expectWorks();
+    pair.soft->raise("s0", IBV_EVENT_DEVICE_FATAL);
+    ASSERT_TRUE(pump(pair.a, [&] { return !pair.a.sweep.paths.empty(); }));
+    pair.a.sweep.clear();
+    const auto late = pair.nic().openPath(pair.b.asPeer());
+    ASSERT_TRUE(late) << late.status().toString();
+    EXPECT_TRUE(pump(
+        pair.a, [&] { return !pair.a.sweep.paths.empty(); }, 10s));
+    ASSERT_FALSE(pair.a.sweep.paths.empty());
+    EXPECT_EQ(pair.a.sweep.paths.front().path, *late);
+    EXPECT_FALSE(pair.a.sweep.paths.front().usable);
 }
 
 TEST(VerbsPorts, ADeviceThatFailedWakesNobody) {
