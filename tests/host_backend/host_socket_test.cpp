@@ -199,13 +199,16 @@ TEST_F(HostSocket, WithoutADescriptorToAcceptWithItSaysSoOnce) {
     std::ostringstream said;
     const auto log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
     HostNode node(std::chrono::milliseconds(kPatience), log);
-    const Raw waiting(node);
+    Raw waiting(node);
+    waiting.say(Hello{Incarnation::random(), node.shared->incarnation});
     {
         const DescriptorLimit limit(0);
         // A few tries, 100 ms apart.
         const TimePoint until = Clock::now() + std::chrono::milliseconds(450);
         while (Clock::now() < until) node.poll();
     }
+    EXPECT_TRUE(pumpNodes([&] { return waiting.hear() == Io::Done; }, node)) << "it listens again";
+    waiting.heard<Welcome>();
     const std::string text = said.str();
     const std::size_t first = text.find("have to wait");
     EXPECT_NE(first, std::string::npos) << text;

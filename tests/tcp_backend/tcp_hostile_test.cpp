@@ -144,13 +144,17 @@ TEST_F(TcpHostile, WithoutADescriptorToAcceptWithItSaysSoOnce) {
     std::ostringstream said;
     const auto log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
     Node short_of({}, "127.0.0.1", "b", log);
-    const RawSocket waiting = RawSocket::to(short_of.asPeer()->desc->lane_ports[0]);
+    RawSocket waiting = RawSocket::to(short_of.asPeer()->desc->lane_ports[0]);
+    const auto hello = bytesOf(helloTo(short_of));
+    ASSERT_TRUE(waiting.send(hello.data(), hello.size()));
     {
         const test::DescriptorLimit limit(0);
         // A few tries, 100 ms apart.
         const auto until = Clock::now() + std::chrono::milliseconds(450);
         while (Clock::now() < until) short_of.poll();
     }
+    const auto isAnswered = [&] { return waiting.receive() && waiting.got.size() == kHelloReplyBytes; };
+    EXPECT_TRUE(test::pumpNodes(isAnswered, short_of)) << "it listens again";
     const std::string text = said.str();
     const std::size_t first = text.find("have to wait");
     EXPECT_NE(first, std::string::npos) << text;
