@@ -12,6 +12,11 @@ IncarnationProbe::IncarnationProbe(Reactor& reactor, Question question, Answer a
       answer_(std::move(answer)),
       deadline_(saturatedAdd(reactor.now(), question_.timeout)),
       resolver_(reactor) {
+    // One for all that happens on the way: what a step leaves of the time for the next may be nothing.
+    deadline_timer_ = reactor_.runAt(deadline_, [this] {
+        deadline_timer_ = 0;
+        conclude(Verdict::Unknown, question_.control.toString() + " did not answer in time");
+    });
     start_timer_ = reactor_.runAt(reactor_.now(), [this] {
         start_timer_ = 0;
         if (question_.control.host.empty() || question_.control.port == 0)
@@ -23,9 +28,13 @@ IncarnationProbe::IncarnationProbe(Reactor& reactor, Question question, Answer a
     });
 }
 
-IncarnationProbe::~IncarnationProbe() { reactor_.cancelTimer(start_timer_); }
+IncarnationProbe::~IncarnationProbe() {
+    reactor_.cancelTimer(start_timer_);
+    reactor_.cancelTimer(deadline_timer_);
+}
 
 void IncarnationProbe::connect(const std::string& host) {
+    if (!answer_) return;
     const auto address = SocketAddress::fromNumeric(host, question_.control.port);
     if (!address) return conclude(Verdict::Unknown, address.status().message());
     // 127.0.0.1 of another machine is not ours, whoever listens there or does not.
@@ -36,8 +45,6 @@ void IncarnationProbe::connect(const std::string& host) {
     ControlChannelOptions options;
     options.peer = address->toString();
     options.connecting = true;
-    options.connect_timeout = deadline_ - reactor_.now();
-    options.handshake_timeout = deadline_ - reactor_.now();
     ControlChannelHandlers handlers;
     Hello hello;
     hello.incarnation = question_.asking;
@@ -72,6 +79,7 @@ void IncarnationProbe::ended(const Status& why) {
 }
 
 void IncarnationProbe::conclude(Verdict verdict, const std::string& why) {
+    reactor_.cancelTimer(std::exchange(deadline_timer_, 0));
     // The one who is told may destroy this; nothing is touched afterwards.
     const auto answer = std::exchange(answer_, {});
     if (answer) answer(verdict, std::string(why));

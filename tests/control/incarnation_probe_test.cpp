@@ -55,10 +55,10 @@ class FakeOwner {
 
 class Probing : public testing::Test {
   protected:
-    Verdict ask(const Endpoint& control, const std::string& boot_id = readBootId()) {
+    Verdict ask(const Endpoint& control, const std::string& boot_id = readBootId(),
+                Duration timeout = std::chrono::milliseconds(500)) {
         std::optional<Verdict> verdict;
-        IncarnationProbe probe(reactor_,
-                               {control, wanted_, boot_id, Incarnation::random(), std::chrono::milliseconds(500)},
+        IncarnationProbe probe(reactor_, {control, wanted_, boot_id, Incarnation::random(), timeout},
                                [&](Verdict found, const std::string& why) {
                                    EXPECT_FALSE(verdict) << "answered twice";
                                    verdict = found;
@@ -112,6 +112,12 @@ TEST_F(Probing, AnythingElseProvesNothing) {
     FakeOwner other_protocol(reactor_, [](const Hello&) { return std::string("HTTP/1.1 400 Bad Request\r\n\r\n"); });
     EXPECT_EQ(ask(other_protocol.at()), Verdict::Unknown);
     EXPECT_EQ(ask({"", 0}), Verdict::Unknown);
+}
+
+TEST_F(Probing, WithoutAnyTimeLeftItEndsAllTheSame) {
+    FakeOwner silent(reactor_, [](const Hello&) { return std::string(); });
+    EXPECT_EQ(ask(silent.at(), readBootId(), Duration::zero()), Verdict::Unknown);
+    EXPECT_EQ(ask(silent.at(), readBootId(), -std::chrono::seconds(1)), Verdict::Unknown);
 }
 
 #ifndef __SANITIZE_THREAD__  // glibc's getaddrinfo_a starts its threads past ThreadSanitizer, whose runtime crashes in
