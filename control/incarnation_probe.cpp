@@ -1,10 +1,31 @@
 #include "control/incarnation_probe.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstddef>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "control/control_messages.h"
 
 namespace troupe {
+
+namespace {
+
+/// One of the addresses that this machine has, as far as this network namespace shows; true as well when the kernel
+/// cannot be asked, or is told to take any address for its own (net.ipv4.ip_nonlocal_bind).
+bool isOwn(SocketAddress address) {
+    const UniqueFd fd(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!fd) return errno != EAFNOSUPPORT;
+    // Any port will do; it is at the same place in both families.
+    static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+    reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port = 0;
+    return ::bind(fd.get(), address.get(), address.length) == 0 || errno != EADDRNOTAVAIL;
+}
+
+}  // namespace
 
 IncarnationProbe::IncarnationProbe(Reactor& reactor, Question question, Answer answer)
     : reactor_(reactor),
@@ -37,9 +58,15 @@ void IncarnationProbe::connect(const std::string& host) {
     if (!answer_) return;
     const auto address = SocketAddress::fromNumeric(host, question_.control.port);
     if (!address) return conclude(Verdict::Unknown, address.status().message());
-    // 127.0.0.1 of another machine is not ours, whoever listens there or does not.
-    if (address->isLoopback() && (question_.boot_id.empty() || question_.boot_id != readBootId()))
+    // 127.0.0.1 of another machine is not ours, whoever listens there or does not; neither is 172.17.0.1, which every
+    // machine with a container bridge has.
+    const bool elsewhere = question_.boot_id.empty() || question_.boot_id != readBootId();
+    if (elsewhere && address->isLoopback())
         return conclude(Verdict::Unknown, address->toString() + " is a loopback address of another machine (or boot)");
+    if (elsewhere && isOwn(*address))
+        return conclude(
+            Verdict::Unknown,
+            address->toString() + " is an address of this machine too, but the record is of another machine (or boot)");
     auto stream = reactor_.connect(*address);
     if (!stream) return ended(stream.status());
     ControlChannelOptions options;
