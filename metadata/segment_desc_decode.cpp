@@ -14,6 +14,9 @@ namespace {
 constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxDevices = 1024;
 constexpr std::size_t kMaxLocations = 4096;
+// In all lists of the priority matrix together: 1,024 devices for each of 64 locations. Without it the bounds of its
+// lists alone would let in eight million, for three bytes each.
+constexpr std::size_t kMaxMatrixNames = 1u << 16;
 constexpr std::size_t kMaxLanes = 1024;
 constexpr std::size_t kMaxTransports = 64;
 constexpr std::size_t kMaxShortText = 256;  ///< Names of devices, locations and transports, gids, the timestamp.
@@ -193,7 +196,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
     bool string(std::string& value) override {
         switch (in_) {
             case In::Transports: return pushText(desc_.transports, value, kMaxTransports);
-            case In::LocationNames: return pushText(*names_, value, kMaxDevices);
+            case In::LocationNames: return addDeviceName(value);
             default: break;
         }
         if (!isObject(in_)) return scalar("a string");
@@ -366,6 +369,14 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
         if (target.size() == bound) return tooMany(bound);
         return setText(target.emplace_back(), value, kMaxShortText);
     }
+    bool addDeviceName(std::string& name) {
+        if (name.empty()) return fail("has a device without a name");
+        if (++matrix_names_ > kMaxMatrixNames) {
+            error_ = bad("priority_matrix", "has more than " + std::to_string(kMaxMatrixNames) + " names of devices");
+            return false;
+        }
+        return pushText(*names_, name, kMaxDevices);
+    }
     bool setIncarnation(const std::string& text) {
         const auto parsed = Incarnation::parse(text);
         if (!parsed || parsed->isNull()) return fail("is not an incarnation of 32 hexadecimal digits");
@@ -431,6 +442,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
     int right_size_ = 0;
     std::pair<std::vector<std::string>, std::vector<std::string>>* location_ = nullptr;
     std::vector<std::string>* names_ = nullptr;
+    std::size_t matrix_names_ = 0;  ///< In all its lists.
     int lists_ = 0;
 };
 

@@ -257,6 +257,7 @@ TEST(SegmentDesc, AbsurdValuesAreNamed) {
     expectRefusedWith("/troupe/buffers/2", {1, 2}, "troupe.buffers[2] says 2");
     expectRefusedWith("/priority_matrix/cpu:0", {{"a"}}, "two lists");
     expectRefusedWith("/priority_matrix/cpu:0", {{"a"}, {"b"}, {"c"}}, "two lists");
+    expectRefusedWith("/priority_matrix/cpu:0", {{"a"}, {"b", ""}}, "priority_matrix has a device without a name");
 }
 
 TEST(SegmentDesc, FieldsThatStandTwiceAreRefused) {
@@ -354,6 +355,18 @@ TEST(SegmentDesc, MoreThanTheBoundOfBuffersIsRefused) {
     std::string text = R"({"name":"a","protocol":"tcp","buffers":[)";
     for (std::size_t i = 0; i <= kMaxBuffers; ++i) text += R"({"name":"","addr":1,"length":1},)";
     expectRefused(text, "buffers has more than 1000000");
+}
+
+TEST(SegmentDesc, TheNamesOfTheWholeMatrixAreBounded) {
+    SegmentDesc desc = sample(0);
+    for (int i = 0; i < 64; ++i) desc.priority_matrix["cuda:" + std::to_string(i)].second.assign(1024, "d");
+    desc.priority_matrix.erase("cpu:0");
+    desc.priority_matrix.erase("cpu:1");
+    const auto most = decodeSegmentDesc(encodeSegmentDesc(desc));
+    ASSERT_TRUE(most.isOk()) << most.status().toString();
+    EXPECT_TRUE(*most == desc);
+    desc.priority_matrix["cpu:0"].first.assign(1, "d");
+    expectRefused(encodeSegmentDesc(desc), "priority_matrix has more than 65536 names of devices");
 }
 
 TEST(SegmentDesc, DamagedTextNeverCrashes) {
