@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "metadata/segment_desc.h"
 
 namespace troupe {
@@ -210,7 +211,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
             case Field::Gid: return setText(desc_.devices.back().gid, value, kMaxShortText);
             case Field::Location: return setText(desc_.buffers.back().location, value, kMaxShortText);
             case Field::BootId: return setText(desc_.boot_id, value, kMaxShortText);
-            case Field::HostSocket: return setText(desc_.host_socket, value, kMaxShortText);
+            case Field::HostSocket: return setShown(desc_.host_socket, value, kMaxShortText);
             case Field::Incarnation: return setIncarnation(value);
             case Field::Control: return setControl(value);
             default: return scalar("a string");
@@ -365,6 +366,11 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
         target = std::move(value);
         return true;
     }
+    /// The same of what errors and the log say as it is.
+    bool setShown(std::string& target, std::string& value, std::size_t bound) {
+        if (value != printable(value)) return fail("holds what cannot be printed");
+        return setText(target, value, bound);
+    }
     bool pushText(std::vector<std::string>& target, std::string& value, std::size_t bound) {
         if (target.size() == bound) return tooMany(bound);
         return setText(target.emplace_back(), value, kMaxShortText);
@@ -385,6 +391,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
     }
     bool setControl(const std::string& text) {
         if (text.empty()) return true;  // Says that nobody listens.
+        if (text != printable(text)) return fail("holds what cannot be printed");
         auto parsed =
             text.size() <= kMaxSegmentName ? Endpoint::parse(text) : Status(Code::InvalidArgument, "too long");
         if (!parsed) return fail("is not host:port: " + parsed.status().message());
@@ -402,7 +409,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
         if (name.size() > kMaxShortText) return fail("has a name of " + std::to_string(name.size()) + " bytes");
         if (matrix.size() == kMaxLocations) return tooMany(kMaxLocations);
         const auto [place, is_new] = matrix.try_emplace(std::move(name));
-        if (!is_new) return fail("has '" + place->first + "' twice");
+        if (!is_new) return fail("has '" + printable(place->first) + "' twice");
         location_ = &place->second;
         return true;
     }

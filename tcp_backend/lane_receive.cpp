@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/fault_injector.h"
+#include "base/printable.h"
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/lane.h"
 
@@ -42,7 +43,7 @@ class Lane::Receiver {
         const bool staged = lane_.ring_.front().device != Gpu::kNone;
         lane_.retire();
         if (response.kind == ResponseKind::Error) {
-            const std::string text(reinterpret_cast<const char*>(lane_.message_.data()), response.length);
+            const std::string text = printable({reinterpret_cast<const char*>(lane_.message_.data()), response.length});
             const Code code = codeFromWire(response.value);
             // Damage is about this request. What else is refused the tracker says of the whole task.
             const bool damaged = code == Code::ChecksumMismatch;

@@ -249,6 +249,8 @@ TEST(SegmentDesc, AbsurdValuesAreNamed) {
     expectRefusedWith("/troupe/lane_ports", std::vector<int>(2000, 1), "troupe.lane_ports");
     expectRefusedWith("/troupe/transports", std::vector<std::string>(65, "t"), "troupe.transports");
     expectRefusedWith("/troupe/control", "host:99999", "troupe.control");
+    expectRefusedWith("/troupe/control", "host\x1b[2J:1", "troupe.control holds what cannot be printed");
+    expectRefusedWith("/troupe/host_socket", "a\nb", "troupe.host_socket holds what cannot be printed");
     expectRefusedWith("/troupe/incarnation", "zz", "troupe.incarnation");
     expectRefusedWith("/troupe/incarnation", std::string(32, '0'), "troupe.incarnation");
     expectRefusedWith("/troupe/buffers", nlohmann::json::array(), "troupe.buffers has 0 entries for 3");
@@ -267,6 +269,8 @@ TEST(SegmentDesc, FieldsThatStandTwiceAreRefused) {
                   "buffers[0].addr stands twice");
     expectRefused(R"({"name":"a","protocol":"tcp","buffers":[],"priority_matrix":{"c":[[],[]],"c":[[],[]]}})",
                   "priority_matrix has 'c' twice");
+    expectRefused(R"({"name":"a","protocol":"tcp","buffers":[],"priority_matrix":{"\n":[[],[]],"\n":[[],[]]}})",
+                  "priority_matrix has '?' twice");
     expectRefused(R"({"name":"a","protocol":"tcp","buffers":[],"troupe":{"version":1,"version":1}})",
                   "troupe.version stands twice");
 }
