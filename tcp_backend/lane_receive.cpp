@@ -141,11 +141,11 @@ bool Lane::receive(TimePoint now, Sweep& sweep) {
             lose(now, {Code::ProtocolError, "the peer sent an answer that fits no request"}, true, sweep.failed);
             break;
         case ReadEnd::Failed:
-            if (errno == EFAULT)
-                lose(now, errnoStatus(Code::InvalidArgument, "cannot write the local buffer", errno), true,
+            if (reader_.error() == EFAULT)
+                lose(now, errnoStatus(Code::InvalidArgument, "cannot write the local buffer", EFAULT), true,
                      sweep.failed, ring_.first());
             else
-                lose(now, errnoStatus(Code::ConnectionLost, "recv", errno), true, sweep.failed);
+                lose(now, errnoStatus(Code::ConnectionLost, "recv", reader_.error()), true, sweep.failed);
             break;
     }
     return true;
