@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/segment_directory.h"
+#include "base/printable.h"
 
 namespace troupe {
 
@@ -159,7 +160,7 @@ std::string SegmentDirectory::whyUnreached(const Peer& peer, const RouteExplanat
         const bool here = std::any_of(transports_.begin(), transports_.end(),
                                       [&](const auto& installed) { return installed.transport->name() == name; });
         // A stranger's list may be long.
-        if (!here && named++ < kMaxOffersNamed) offered += (offered.empty() ? "" : ", ") + name;
+        if (!here && named++ < kMaxOffersNamed) offered += (offered.empty() ? "" : ", ") + printable(name);
     }
     if (offered.empty()) return text + "; a transport that both ends install (installTransport) would";
     return text + "; its owner offers " + offered + ", which is not installed here (installTransport)";

@@ -19,6 +19,7 @@
 #include "apps/support/table.h"
 #include "apps/support/units.h"
 #include "base/endpoint.h"
+#include "base/printable.h"
 #include "base/unique_fd.h"
 #include "engine/store_factory.h"
 
@@ -114,13 +115,6 @@ nlohmann::json toJson(const Shown& shown) {
 
 std::string dump(const nlohmann::json& json, int indent) {
     return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-/// A foreign text on a terminal: no control characters.
-std::string printable(std::string text) {
-    for (char& c : text)
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-    return text;
 }
 
 std::string secondsOr(const std::optional<double>& seconds, const char* none) {

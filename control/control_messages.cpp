@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "base/wire_code.h"
 #include "control/field_reader.h"
 
@@ -42,6 +43,11 @@ std::string toHex(const std::string& bytes) {
 Status checkType(const ControlFrame& frame, ControlType wanted) {
     if (frame.type == wanted) return Status::ok();
     return {Code::ProtocolError, controlTypeName(frame.type) + " frame where " + controlTypeName(wanted) + " is due"};
+}
+
+/// A text for people, which ends in errors and the log.
+std::string takeText(FieldReader& reader, std::string_view name) {
+    return printable(reader.takeString(name, kMaxControlText));
 }
 
 /// Decodes `frame` with `fill(reader, message)`.
@@ -146,9 +152,8 @@ Result<Pong> Pong::decode(const ControlFrame& frame) {
 std::string Goodbye::encode() const { return frameOf(kType, {{"reason", cutText(reason)}}); }
 
 Result<Goodbye> Goodbye::decode(const ControlFrame& frame) {
-    return decodeFields<Goodbye>(frame, [](FieldReader& reader, Goodbye& goodbye) {
-        goodbye.reason = reader.takeString("reason", kMaxControlText);
-    });
+    return decodeFields<Goodbye>(
+        frame, [](FieldReader& reader, Goodbye& goodbye) { goodbye.reason = takeText(reader, "reason"); });
 }
 
 std::string TransportQuestion::encode() const {
@@ -172,7 +177,7 @@ Result<TransportAnswer> TransportAnswer::decode(const ControlFrame& frame) {
     return decodeFields<TransportAnswer>(frame, [](FieldReader& reader, TransportAnswer& answer) {
         answer.id = reader.takeNumber("id");
         answer.code = codeFromWire(static_cast<std::uint32_t>(reader.takeNumber("code", INT32_MAX)));
-        answer.message = reader.takeString("message", kMaxControlText);
+        answer.message = takeText(reader, "message");
         answer.bytes = reader.takeBytes("bytes", kMaxControlBytes);
     });
 }
@@ -191,7 +196,7 @@ Result<ErrorReply> ErrorReply::decode(const ControlFrame& frame) {
     return decodeFields<ErrorReply>(frame, [](FieldReader& reader, ErrorReply& error) {
         const auto known = static_cast<Code>(reader.takeNumber("code", INT32_MAX));
         error.code = known == Code::Ok || codeName(known) == "Unknown" ? Code::Internal : known;
-        error.message = reader.takeString("message", kMaxControlText);
+        error.message = takeText(reader, "message");
     });
 }
 

@@ -17,7 +17,7 @@ namespace troupe {
 
 /// Longest name in a message, bytes. Longer ones do not decode.
 inline constexpr std::size_t kMaxControlName = 1024;
-/// Longest human text in a message, bytes; encode cuts longer ones.
+/// Longest human text in a message, bytes; encode cuts longer ones. What is decoded is printable.
 inline constexpr std::size_t kMaxControlText = 4096;
 
 /// First frame of the connecting end.

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
+
 namespace troupe {
 
 /// Fills the reader's members from the parser's events. A method that returns false ends the parse.
@@ -28,7 +30,7 @@ class FieldReader::Handler : public nlohmann::json_sax<nlohmann::json> {
         if (depth_ != 1) return true;
         if (reader_.members_.size() == kMaxMembers) return refuse("more than 64 fields");
         for (const auto& member : reader_.members_)
-            if (member.name == name) return refuse("field '" + name.substr(0, 64) + "' stands twice");
+            if (member.name == name) return refuse("field '" + printable(name.substr(0, 64)) + "' stands twice");
         reader_.members_.push_back({std::move(name), Nested{}});
         return true;
     }

@@ -1,10 +1,31 @@
 #include "control/incarnation_probe.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstddef>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "control/control_messages.h"
 
 namespace troupe {
+
+namespace {
+
+/// One of the addresses that this machine has, as far as this network namespace shows; true as well when the kernel
+/// cannot be asked, or is told to take any address for its own (net.ipv4.ip_nonlocal_bind).
+bool isOwn(SocketAddress address) {
+    const UniqueFd fd(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!fd) return errno != EAFNOSUPPORT;
+    // Any port will do; it is at the same place in both families.
+    static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+    reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port = 0;
+    return ::bind(fd.get(), address.get(), address.length) == 0 || errno != EADDRNOTAVAIL;
+}
+
+}  // namespace
 
 IncarnationProbe::IncarnationProbe(Reactor& reactor, Question question, Answer answer)
     : reactor_(reactor),
@@ -12,6 +33,11 @@ IncarnationProbe::IncarnationProbe(Reactor& reactor, Question question, Answer a
       answer_(std::move(answer)),
       deadline_(saturatedAdd(reactor.now(), question_.timeout)),
       resolver_(reactor) {
+    // One for all that happens on the way: what a step leaves of the time for the next may be nothing.
+    deadline_timer_ = reactor_.runAt(deadline_, [this] {
+        deadline_timer_ = 0;
+        conclude(Verdict::Unknown, question_.control.toString() + " did not answer in time");
+    });
     start_timer_ = reactor_.runAt(reactor_.now(), [this] {
         start_timer_ = 0;
         if (question_.control.host.empty() || question_.control.port == 0)
@@ -23,21 +49,29 @@ IncarnationProbe::IncarnationProbe(Reactor& reactor, Question question, Answer a
     });
 }
 
-IncarnationProbe::~IncarnationProbe() { reactor_.cancelTimer(start_timer_); }
+IncarnationProbe::~IncarnationProbe() {
+    reactor_.cancelTimer(start_timer_);
+    reactor_.cancelTimer(deadline_timer_);
+}
 
 void IncarnationProbe::connect(const std::string& host) {
+    if (!answer_) return;
     const auto address = SocketAddress::fromNumeric(host, question_.control.port);
     if (!address) return conclude(Verdict::Unknown, address.status().message());
-    // 127.0.0.1 of another machine is not ours, whoever listens there or does not.
-    if (address->isLoopback() && (question_.boot_id.empty() || question_.boot_id != readBootId()))
+    // 127.0.0.1 of another machine is not ours, whoever listens there or does not; neither is 172.17.0.1, which every
+    // machine with a container bridge has.
+    const bool elsewhere = question_.boot_id.empty() || question_.boot_id != readBootId();
+    if (elsewhere && address->isLoopback())
         return conclude(Verdict::Unknown, address->toString() + " is a loopback address of another machine (or boot)");
+    if (elsewhere && isOwn(*address))
+        return conclude(
+            Verdict::Unknown,
+            address->toString() + " is an address of this machine too, but the record is of another machine (or boot)");
     auto stream = reactor_.connect(*address);
     if (!stream) return ended(stream.status());
     ControlChannelOptions options;
     options.peer = address->toString();
     options.connecting = true;
-    options.connect_timeout = deadline_ - reactor_.now();
-    options.handshake_timeout = deadline_ - reactor_.now();
     ControlChannelHandlers handlers;
     Hello hello;
     hello.incarnation = question_.asking;
@@ -72,6 +106,7 @@ void IncarnationProbe::ended(const Status& why) {
 }
 
 void IncarnationProbe::conclude(Verdict verdict, const std::string& why) {
+    reactor_.cancelTimer(std::exchange(deadline_timer_, 0));
     // The one who is told may destroy this; nothing is touched afterwards.
     const auto answer = std::exchange(answer_, {});
     if (answer) answer(verdict, std::string(why));

@@ -32,9 +32,9 @@ class IncarnationProbe {
     struct Question {
         Endpoint control;
         Incarnation incarnation;
-        std::string boot_id;  ///< Of the machine it lived on; empty: not known.
-        Incarnation asking;   ///< Who asks, for the Hello.
-        Duration timeout{};
+        std::string boot_id;                                ///< Of the machine it lived on; empty: not known.
+        Incarnation asking;                                 ///< Who asks, for the Hello.
+        Duration timeout{};                                 ///< From now until it is Unknown; 0 or less: at once.
         std::shared_ptr<const ClusterAuth> auth = nullptr;  ///< With a key only a proven answer counts. May be null.
     };
 
@@ -58,6 +58,7 @@ class IncarnationProbe {
     std::unique_ptr<ControlChannel> channel_;
     std::unique_ptr<ControlInitiator> greeting_;
     Reactor::TimerId start_timer_ = 0;
+    Reactor::TimerId deadline_timer_ = 0;
 };
 
 }  // namespace troupe

@@ -126,7 +126,8 @@ void GrantServer::admit(UniqueFd socket, TimePoint now) {
     auto connection = std::make_unique<Connection>(std::move(socket));
     connection->process = std::make_unique<ProcessHandle>(std::move(*process));
     connection->deadline = saturatedAdd(now, shared_.config.handshake_timeout);
-    if (!links_.add(connection->socket_link, connection->socket.get(), EPOLLIN)) return;
+    connection->interest = EPOLLIN;
+    if (!links_.add(connection->socket_link, connection->socket.get(), connection->interest)) return;
     if (!links_.add(connection->process_link, connection->process->fd(), EPOLLIN))
         return links_.remove(connection->socket.get());
     next_deadline_ = std::min(next_deadline_, connection->deadline);
@@ -170,7 +171,7 @@ void GrantServer::condemn(Connection& connection, const std::string& why) {
     sayCondemned(connection, why);
     connection.state = Connection::State::Condemned;
     connection.unsent.clear();
-    links_.change(connection.socket_link, connection.socket.get(), EPOLLIN);
+    watch(connection);
     // It reads the end of the connection, lets go of everything and closes its own end.
     ::shutdown(connection.socket.get(), SHUT_WR);
 }
@@ -368,11 +369,20 @@ void GrantServer::sendEncoded(Connection& connection, const Packet& packet, int 
         const Io io = sendPacket(connection.socket.get(), packet, descriptor);
         if (io == Io::Done) return;
         if (io == Io::Closed) return close(connection, "it hung up");
-        links_.change(connection.socket_link, connection.socket.get(), EPOLLIN | EPOLLOUT);
     }
     UniqueFd own(descriptor < 0 ? -1 : ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
     if (descriptor >= 0 && !own) return condemn(connection, "there is no descriptor left for a grant");
     connection.unsent.emplace_back(packet, std::move(own));
+    watch(connection);
+}
+
+/// What is not read is not waited for either, or the loop would spin on it.
+void GrantServer::watch(Connection& connection) {
+    std::uint32_t interest = 0;
+    if (connection.unsent.size() < kMaxUnsent) interest |= EPOLLIN;
+    if (!connection.unsent.empty()) interest |= EPOLLOUT;
+    if (std::exchange(connection.interest, interest) == interest) return;
+    links_.change(connection.socket_link, connection.socket.get(), connection.interest);
 }
 
 /// True when anything was sent.
@@ -382,7 +392,7 @@ bool GrantServer::flush(Connection& connection) {
     while (!connection.unsent.empty()) {
         const auto& [packet, descriptor] = connection.unsent.front();
         const Io io = sendPacket(connection.socket.get(), packet, descriptor.get());
-        if (io == Io::Again) return moved;
+        if (io == Io::Again) break;
         moved = true;
         if (io == Io::Closed) {
             close(connection, "it hung up");
@@ -390,7 +400,7 @@ bool GrantServer::flush(Connection& connection) {
         }
         connection.unsent.pop_front();
     }
-    links_.change(connection.socket_link, connection.socket.get(), EPOLLIN);
+    watch(connection);
     return moved;
 }
 
@@ -469,8 +479,8 @@ void GrantServer::awaitRelease() {
         std::vector<pollfd> entries;
         std::vector<Connection*> whose;
         for (const auto& connection : connections_) {
-            const auto events = static_cast<short>(connection->unsent.empty() ? POLLIN : POLLIN | POLLOUT);
-            entries.push_back({connection->socket.get(), events, 0});
+            // These bits of epoll have the same values for poll.
+            entries.push_back({connection->socket.get(), static_cast<short>(connection->interest), 0});
             entries.push_back({connection->process->fd(), POLLIN, 0});
             whose.push_back(connection.get());
         }

@@ -77,7 +77,8 @@ class GrantServer {
         std::unique_ptr<ProcessHandle> process;
         Link socket_link;
         Link process_link;
-        TimePoint deadline;  ///< Until it serves.
+        std::uint32_t interest = 0;  ///< Events that its socket is watched for.
+        TimePoint deadline;          ///< Until it serves.
         std::uint64_t nonce = 0;
         Incarnation initiator;
         Incarnation meant;                             ///< Whom its Hello was for.
@@ -110,6 +111,7 @@ class GrantServer {
     void send(Connection& connection, const Frame& frame, int descriptor = -1);
     void sendEncoded(Connection& connection, const Packet& packet, int descriptor);
     bool flush(Connection& connection);
+    void watch(Connection& connection);
     /// The other end is gone, or holds nothing.
     void close(Connection& connection, const std::string& why);
     /// It broke the rules. What it holds it holds until it closes its end or dies.

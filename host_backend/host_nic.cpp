@@ -252,7 +252,8 @@ bool HostNic::look(TimePoint now, Sweep& sweep) {
     looked_at_ = now;
     if (!no_links_) return false;
     bool moved = false;
-    for (const epoll_event& event : links_.ready(events_)) {
+    const auto events = links_.ready(events_);
+    for (const epoll_event& event : events) {
         if (event.data.ptr == nullptr) continue;  // A bell: what it is for is looked at in each poll.
         const auto& link = *static_cast<const host::Link*>(event.data.ptr);
         switch (link.kind) {
@@ -272,7 +273,8 @@ bool HostNic::look(TimePoint now, Sweep& sweep) {
         }
     }
     if (server_) server_->bury();
-    if (moved) findDeadline();
+    // Also when nothing moved: a listener that finds no descriptor sets the time at which it is listened to again.
+    if (!events.empty()) findDeadline();
     return moved;
 }
 

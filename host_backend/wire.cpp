@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/byte_range.h"
+#include "base/printable.h"
 
 namespace troupe::host {
 
@@ -80,12 +81,9 @@ class Reader {
     std::string text() {
         const std::size_t count = bytes_.size() - at_;
         if (count > kMaxTextBytes) good_ = false;
-        std::string value(count, '?');
-        for (char& c : value) {
-            const auto byte = static_cast<unsigned char>(bytes_[at_++]);
-            if (byte >= ' ' && byte <= '~') c = static_cast<char>(byte);
-        }
-        return value;
+        const auto* const from = reinterpret_cast<const char*>(bytes_.data() + at_);
+        at_ += count;
+        return printable({from, count});
     }
     bool flag() {
         const auto value = number<std::uint32_t>();

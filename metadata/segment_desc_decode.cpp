@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "metadata/segment_desc.h"
 
 namespace troupe {
@@ -14,6 +15,9 @@ namespace {
 constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxDevices = 1024;
 constexpr std::size_t kMaxLocations = 4096;
+// In all lists of the priority matrix together: 1,024 devices for each of 64 locations. Without it the bounds of its
+// lists alone would let in eight million, for three bytes each.
+constexpr std::size_t kMaxMatrixNames = 1u << 16;
 constexpr std::size_t kMaxLanes = 1024;
 constexpr std::size_t kMaxTransports = 64;
 constexpr std::size_t kMaxShortText = 256;  ///< Names of devices, locations and transports, gids, the timestamp.
@@ -193,7 +197,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
     bool string(std::string& value) override {
         switch (in_) {
             case In::Transports: return pushText(desc_.transports, value, kMaxTransports);
-            case In::LocationNames: return pushText(*names_, value, kMaxDevices);
+            case In::LocationNames: return addDeviceName(value);
             default: break;
         }
         if (!isObject(in_)) return scalar("a string");
@@ -207,7 +211,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
             case Field::Gid: return setText(desc_.devices.back().gid, value, kMaxShortText);
             case Field::Location: return setText(desc_.buffers.back().location, value, kMaxShortText);
             case Field::BootId: return setText(desc_.boot_id, value, kMaxShortText);
-            case Field::HostSocket: return setText(desc_.host_socket, value, kMaxShortText);
+            case Field::HostSocket: return setShown(desc_.host_socket, value, kMaxShortText);
             case Field::Incarnation: return setIncarnation(value);
             case Field::Control: return setControl(value);
             default: return scalar("a string");
@@ -362,9 +366,22 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
         target = std::move(value);
         return true;
     }
+    /// The same of what errors and the log say as it is.
+    bool setShown(std::string& target, std::string& value, std::size_t bound) {
+        if (value != printable(value)) return fail("holds what cannot be printed");
+        return setText(target, value, bound);
+    }
     bool pushText(std::vector<std::string>& target, std::string& value, std::size_t bound) {
         if (target.size() == bound) return tooMany(bound);
         return setText(target.emplace_back(), value, kMaxShortText);
+    }
+    bool addDeviceName(std::string& name) {
+        if (name.empty()) return fail("has a device without a name");
+        if (++matrix_names_ > kMaxMatrixNames) {
+            error_ = bad("priority_matrix", "has more than " + std::to_string(kMaxMatrixNames) + " names of devices");
+            return false;
+        }
+        return pushText(*names_, name, kMaxDevices);
     }
     bool setIncarnation(const std::string& text) {
         const auto parsed = Incarnation::parse(text);
@@ -374,6 +391,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
     }
     bool setControl(const std::string& text) {
         if (text.empty()) return true;  // Says that nobody listens.
+        if (text != printable(text)) return fail("holds what cannot be printed");
         auto parsed =
             text.size() <= kMaxSegmentName ? Endpoint::parse(text) : Status(Code::InvalidArgument, "too long");
         if (!parsed) return fail("is not host:port: " + parsed.status().message());
@@ -391,7 +409,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
         if (name.size() > kMaxShortText) return fail("has a name of " + std::to_string(name.size()) + " bytes");
         if (matrix.size() == kMaxLocations) return tooMany(kMaxLocations);
         const auto [place, is_new] = matrix.try_emplace(std::move(name));
-        if (!is_new) return fail("has '" + place->first + "' twice");
+        if (!is_new) return fail("has '" + printable(place->first) + "' twice");
         location_ = &place->second;
         return true;
     }
@@ -431,6 +449,7 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
     int right_size_ = 0;
     std::pair<std::vector<std::string>, std::vector<std::string>>* location_ = nullptr;
     std::vector<std::string>* names_ = nullptr;
+    std::size_t matrix_names_ = 0;  ///< In all its lists.
     int lists_ = 0;
 };
 

@@ -99,10 +99,11 @@ void RedisClient::answer(Result<RedisReply> reply, const ReplyCallback& done) {
 void RedisClient::up() {
     const auto alive = RedisLife::of(life_);
     if (!alive) return;
-    // None of these calls anybody back at once.
+    // None of these calls anybody back at once. What one of them meets may end the connection for those behind it (a
+    // server that greets and hangs up), which then wait on.
     for (Waiting& entry : std::exchange(waiting_, {})) {
         reactor_.cancelTimer(entry.timer);
-        send(entry.arguments, entry.deadline, std::move(entry.done));
+        run(std::move(entry.arguments), entry.deadline - reactor_.now(), std::move(entry.done));
     }
     if (on_up_) on_up_();
 }

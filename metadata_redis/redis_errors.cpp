@@ -3,6 +3,8 @@
 #include <array>
 #include <string>
 
+#include "base/printable.h"
+
 namespace troupe {
 
 namespace {
@@ -49,12 +51,7 @@ constexpr std::size_t kQuoted = 160;
 
 bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-std::string quoted(std::string_view error) {
-    std::string text(error.substr(0, kQuoted));
-    for (char& c : text)
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-    return text;
-}
+std::string quoted(std::string_view error) { return printable(std::string(error.substr(0, kQuoted))); }
 
 }  // namespace
 

@@ -9,10 +9,12 @@ namespace troupe {
 
 /// What a server's error reply ("WRONGPASS invalid username-password pair...") means, with what to do about it:
 ///
-///     AccessDenied       NOAUTH, WRONGPASS, NOPERM and their elder forms
-///     PeerDown           it serves later, or another does: LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY,
-///     CLUSTERDOWN ResourceExhausted  OOM, MISCONF, too many clients Unsupported        a Redis Cluster (MOVED, ASK,
-///     CROSSSLOT), or a command that the server does not have ProtocolError      anything else
+/// * AccessDenied: NOAUTH, WRONGPASS, NOPERM and their elder forms.
+/// * PeerDown: it serves later, or another does. LOADING, MASTERDOWN, READONLY, NOREPLICAS, BUSY, CLUSTERDOWN.
+/// * ResourceExhausted: OOM, MISCONF, too many clients.
+/// * Unsupported: a Redis Cluster (MOVED, ASK, CROSSSLOT), or a command that the server does not have.
+/// * InvalidArgument: no such database.
+/// * ProtocolError: a key that holds something else (WRONGTYPE), and anything else.
 Status redisErrorStatus(std::string_view error);
 
 /// For a reply that is not what was due: redisErrorStatus of an error, else ProtocolError naming both.

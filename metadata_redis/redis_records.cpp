@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "metadata_redis/redis_errors.h"
 
 namespace troupe {
@@ -138,7 +139,7 @@ std::string describeHolder(std::string_view head) {
     constexpr std::string_view kControl = R"("control":")";
     if (const std::size_t at = head.find(kControl); at != std::string_view::npos) {
         const std::string_view rest = head.substr(at + kControl.size());
-        text += ", control " + std::string(rest.substr(0, std::min<std::size_t>(rest.find('"'), 128)));
+        text += ", control " + printable(std::string(rest.substr(0, std::min<std::size_t>(rest.find('"'), 128))));
     }
     return text;
 }

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace troupe {
 
 namespace {
@@ -113,8 +115,8 @@ Result<std::optional<RedisReply>> RedisReplyReader::next() {
 std::string describe(const RedisReply& reply) {
     switch (reply.type) {
         case RedisReply::Type::Nil: return "nothing (nil)";
-        case RedisReply::Type::Status: return "the status '" + reply.text.substr(0, 100) + "'";
-        case RedisReply::Type::Error: return "the error '" + reply.text.substr(0, 200) + "'";
+        case RedisReply::Type::Status: return "the status '" + printable(reply.text.substr(0, 100)) + "'";
+        case RedisReply::Type::Error: return "the error '" + printable(reply.text.substr(0, 200)) + "'";
         case RedisReply::Type::Integer: return "the integer " + std::to_string(reply.integer);
         case RedisReply::Type::String: return "a string of " + std::to_string(reply.text.size()) + " bytes";
         case RedisReply::Type::Array: return "an array of " + std::to_string(reply.elements.size());

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/printable.h"
 #include "metadata_redis/redis_client.h"
 #include "metadata_redis/redis_errors.h"
 #include "metadata_redis/redis_listing.h"
@@ -64,7 +65,7 @@ class RedisStore::Core : public RedisLife, public std::enable_shared_from_this<C
                          if (!desc) return done(desc.status().withContext(where(name)));
                          if (desc->name != name)
                              return done(Status(Code::ProtocolError,
-                                                where(name) + ": it is the record of '" + desc->name + "'"));
+                                                where(name) + ": it is the record of '" + printable(desc->name) + "'"));
                          done(std::move(desc));
                      });
     }

@@ -39,7 +39,7 @@ enum class ReadEnd : std::uint8_t {
     Drained,    ///< The socket has no more for now.
     Budget,     ///< There may be more.
     Closed,     ///< Orderly end of the stream.
-    Failed,     ///< errno says why.
+    Failed,     ///< FrameReader::error() says why.
     Violation,  ///< The handler refused a header.
     Starved,    ///< There is no room for a staged payload.
 };
@@ -69,6 +69,8 @@ class FrameReader {
     }
     /// The payload being received: what is missing, and where it goes.
     const Payload& payload() const { return payload_; }
+    /// The errno of the read that ended as Failed. Kept here: whoever looks has called others since.
+    int error() const { return error_; }
 
     /// Receives about `budget` bytes, less what it received; `moved` tells whether anything came.
     template <class Handler>
@@ -99,12 +101,15 @@ class FrameReader {
             if (count == 0) return ReadEnd::Budget;
             const ssize_t got = receive(fd, pieces, count);
             if (got == 0) return ReadEnd::Closed;
-            if (got < 0 && errno == EFAULT && direct != 0 && handler.onFault()) {
-                payload_.to = nullptr;
-                continue;
+            if (got < 0) {
+                error_ = errno;
+                if (error_ == EFAULT && direct != 0 && handler.onFault()) {
+                    payload_.to = nullptr;
+                    continue;
+                }
+                if (payload_.staged) handler.onSilence();
+                return error_ == EAGAIN || error_ == EWOULDBLOCK ? ReadEnd::Drained : ReadEnd::Failed;
             }
-            if (payload_.staged && got < 0) handler.onSilence();
-            if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? ReadEnd::Drained : ReadEnd::Failed;
             moved = true;
             const auto received = static_cast<std::size_t>(got);
             budget -= std::min(budget, received);
@@ -229,6 +234,7 @@ class FrameReader {
     bool expect_large_ = false;
     std::uint64_t room_ = 0;        ///< Of a staged payload: bytes from `payload_.to` on that are free.
     bool refused_ = false;          ///< What was stashed broke the rules.
+    int error_ = 0;                 ///< The last errno of the socket.
     std::vector<std::byte> stash_;  ///< Received before there was room for it; at most what `scratch` holds.
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/fault_injector.h"
+#include "base/printable.h"
 #include "base/wire_code.h"
 #include "tcp_backend/crc32c.h"
 #include "tcp_backend/lane.h"
@@ -43,7 +44,7 @@ class Lane::Receiver {
         const bool staged = lane_.ring_.front().device != Gpu::kNone;
         lane_.retire();
         if (response.kind == ResponseKind::Error) {
-            const std::string text(reinterpret_cast<const char*>(lane_.message_.data()), response.length);
+            const std::string text = printable({reinterpret_cast<const char*>(lane_.message_.data()), response.length});
             const Code code = codeFromWire(response.value);
             // Damage is about this request. What else is refused the tracker says of the whole task.
             const bool damaged = code == Code::ChecksumMismatch;
@@ -141,11 +142,11 @@ bool Lane::receive(TimePoint now, Sweep& sweep) {
             lose(now, {Code::ProtocolError, "the peer sent an answer that fits no request"}, true, sweep.failed);
             break;
         case ReadEnd::Failed:
-            if (errno == EFAULT)
-                lose(now, errnoStatus(Code::InvalidArgument, "cannot write the local buffer", errno), true,
+            if (reader_.error() == EFAULT)
+                lose(now, errnoStatus(Code::InvalidArgument, "cannot write the local buffer", EFAULT), true,
                      sweep.failed, ring_.first());
             else
-                lose(now, errnoStatus(Code::ConnectionLost, "recv", errno), true, sweep.failed);
+                lose(now, errnoStatus(Code::ConnectionLost, "recv", reader_.error()), true, sweep.failed);
             break;
     }
     return true;

@@ -114,9 +114,10 @@ class ServerConnection : public Link {
     static Response refusal(std::uint64_t id, const RangeFault& fault);
     static RangeFault faultOf(const Response& response);
 
-    /// As many READ headers as one buffer holds. The queue has room for a power of two of 32-byte entries, and one
-    /// payload under way may add its answer to a full one: 512 KiB at worst.
+    /// As many READ headers as one buffer holds. The queue has room for a power of two of entries, and one payload
+    /// under way may add its answer to a full one: 16,384 of 40 bytes, 640 KiB, at worst.
     static constexpr std::size_t kMostResponses = 8192;
+    static_assert(sizeof(Response) == 40);
 
     /// What the greeting needs, and nothing after it.
     struct Greeting {

@@ -13,6 +13,7 @@
 
 #include "actors/batch_tracker.h"
 #include "actors/nic_worker.h"
+#include "base/incarnation.h"
 
 namespace troupe::sim {
 
@@ -93,7 +94,8 @@ Process::Process(const Site& site, int host, unsigned its_start)
     for (const auto& loop : data_loops_) plan.data_loops.push_back(loop.get());
     plan.local.name = name;
     plan.local.incarnation = incarnation;
-    plan.local.boot_id = "simulated";
+    // Of one machine, as far as anybody asks: whether an address is another machine's too only the real one could say.
+    plan.local.boot_id = readBootId();
     plan.local.control = control;
     if (site.store) {
         auto store = std::make_unique<SimStore>(site.store, *control_loop_);

@@ -54,6 +54,17 @@ TEST(ControlMessages, AnAnswersCodeIsNoneThatOnlyThisSideSaysOfItself) {
     }
 }
 
+TEST(ControlMessages, TextsForPeopleComeOutPrintable) {
+    const std::string text = "gone\n\x1b[31m 2026 all is well \u00fc";
+    const std::string shown = "gone??[31m 2026 all is well \u00fc";
+    EXPECT_EQ(Goodbye::decode(received(Goodbye{text}.encode()))->reason, shown);
+    EXPECT_EQ(ErrorReply::decode(received(ErrorReply{Code::Internal, text}.encode()))->message, shown);
+    EXPECT_EQ(TransportAnswer::decode(received(TransportAnswer{1, Code::Internal, text, ""}.encode()))->message, shown);
+    const std::string twice = R"({"\u001b":1,"\u001b":2})";
+    EXPECT_NE(Ping::decode({ControlType::Ping, twice}).status().message().find("field '?' stands twice"),
+              std::string::npos);
+}
+
 TEST(ControlMessages, BytesThatAreNoHexadecimalOrTooManyAreRefused) {
     const auto refused = [](const std::string& bytes) {
         return TransportQuestion::decode(

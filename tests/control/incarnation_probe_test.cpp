@@ -1,9 +1,13 @@
 #include "control/incarnation_probe.h"
 
 #include <gmock/gmock.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <cstring>
+#include <fstream>
 #include <optional>
 
 #include "control/control_messages.h"
@@ -53,12 +57,28 @@ class FakeOwner {
     std::unique_ptr<ControlChannel> channel_;
 };
 
+/// An address of this machine that others could reach; empty: it has none.
+std::string ownAddress() {
+    ifaddrs* all = nullptr;
+    if (::getifaddrs(&all) != 0) return {};
+    std::string found;
+    for (const ifaddrs* each = all; each != nullptr && found.empty(); each = each->ifa_next) {
+        if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+        SocketAddress address;
+        std::memcpy(&address.storage, each->ifa_addr, sizeof(sockaddr_in));
+        address.length = sizeof(sockaddr_in);
+        if (!address.isLoopback()) found = address.host();
+    }
+    ::freeifaddrs(all);
+    return found;
+}
+
 class Probing : public testing::Test {
   protected:
-    Verdict ask(const Endpoint& control, const std::string& boot_id = readBootId()) {
+    Verdict ask(const Endpoint& control, const std::string& boot_id = readBootId(),
+                Duration timeout = std::chrono::milliseconds(500)) {
         std::optional<Verdict> verdict;
-        IncarnationProbe probe(reactor_,
-                               {control, wanted_, boot_id, Incarnation::random(), std::chrono::milliseconds(500)},
+        IncarnationProbe probe(reactor_, {control, wanted_, boot_id, Incarnation::random(), timeout},
                                [&](Verdict found, const std::string& why) {
                                    EXPECT_FALSE(verdict) << "answered twice";
                                    verdict = found;
@@ -114,6 +134,12 @@ TEST_F(Probing, AnythingElseProvesNothing) {
     EXPECT_EQ(ask({"", 0}), Verdict::Unknown);
 }
 
+TEST_F(Probing, WithoutAnyTimeLeftItEndsAllTheSame) {
+    FakeOwner silent(reactor_, [](const Hello&) { return std::string(); });
+    EXPECT_EQ(ask(silent.at(), readBootId(), Duration::zero()), Verdict::Unknown);
+    EXPECT_EQ(ask(silent.at(), readBootId(), -std::chrono::seconds(1)), Verdict::Unknown);
+}
+
 #ifndef __SANITIZE_THREAD__  // glibc's getaddrinfo_a starts its threads past ThreadSanitizer, whose runtime crashes in
                              // them.
 TEST_F(Probing, AHostThatDoesNotResolveProvesNothing) { EXPECT_EQ(ask({"no.such.host.invalid", 7}), Verdict::Unknown); }
@@ -124,6 +150,27 @@ TEST_F(Probing, TheLoopbackAddressOfAnotherMachineIsNotOurs) {
     EXPECT_EQ(ask(endpoint.at(), "another boot"), Verdict::Unknown);
     EXPECT_EQ(ask(endpoint.at(), ""), Verdict::Unknown);
     EXPECT_EQ(ask({"::1", endpoint.at().port}, "another boot"), Verdict::Unknown);
+}
+
+TEST_F(Probing, AnAddressThatThisMachineHasTooProvesNothingOfAnotherMachine) {
+    const std::string own = ownAddress();
+    if (own.empty()) GTEST_SKIP() << "this machine has loopback addresses only";
+    auto listener = listenOn(*SocketAddress::fromNumeric(own, 0));
+    ASSERT_TRUE(listener) << listener.status().toString();
+    const Endpoint at{own, SocketAddress::local(listener->get())->port()};
+    listener->reset();
+    EXPECT_EQ(ask(at, "another boot"), Verdict::Unknown);
+    EXPECT_THAT(why_, testing::HasSubstr("address of this machine too"));
+    EXPECT_EQ(ask(at, ""), Verdict::Unknown);
+    EXPECT_EQ(ask(at), Verdict::Gone) << "of this machine: refused is proof";
+}
+
+TEST_F(Probing, AnAddressThatOnlyTheOtherMachineHasIsAsked) {
+    if (std::ifstream("/proc/sys/net/ipv4/ip_nonlocal_bind").get() == '1')
+        GTEST_SKIP() << "any address is this machine's own here";
+    // Of documentation (RFC 5737): nobody has it. What comes of it is up to the network.
+    ask({"203.0.113.7", 7}, "another boot", std::chrono::milliseconds(50));
+    EXPECT_THAT(why_, testing::Not(testing::HasSubstr("address of this machine too")));
 }
 
 }  // namespace

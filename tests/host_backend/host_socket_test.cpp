@@ -1,6 +1,7 @@
 // The unix socket of an owner, and an owner that lies, spoken to frame by frame.
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -199,17 +200,51 @@ TEST_F(HostSocket, WithoutADescriptorToAcceptWithItSaysSoOnce) {
     std::ostringstream said;
     const auto log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(said));
     HostNode node(std::chrono::milliseconds(kPatience), log);
-    const Raw waiting(node);
+    Raw waiting(node);
+    waiting.say(Hello{Incarnation::random(), node.shared->incarnation});
     {
         const DescriptorLimit limit(0);
         // A few tries, 100 ms apart.
         const TimePoint until = Clock::now() + std::chrono::milliseconds(450);
         while (Clock::now() < until) node.poll();
     }
+    EXPECT_TRUE(pumpNodes([&] { return waiting.hear() == Io::Done; }, node)) << "it listens again";
+    waiting.heard<Welcome>();
     const std::string text = said.str();
     const std::size_t first = text.find("have to wait");
     EXPECT_NE(first, std::string::npos) << text;
     EXPECT_EQ(text.find("have to wait", first + 1), std::string::npos) << text;
+}
+
+TEST_F(HostSocket, OneThatAsksAndDoesNotReadKeepsNoLoopAwake) {
+    Raw deaf(node_);
+    greet(deaf);
+    // Until neither side's socket takes any more.
+    const auto isReady = [&] {
+        pollfd entry{node_.nic->waitFd(), POLLIN, 0};
+        return ::poll(&entry, 1, 0) == 1;
+    };
+    std::uint64_t asked = 0;
+    const auto ask = [&] {
+        bool any = false;
+        while (sendPacket(deaf.fd(), encode(GrantRequest{asked + 1, 4096, 4096, true})) == Io::Done) {
+            ++asked;
+            any = true;
+        }
+        return any;
+    };
+    EXPECT_TRUE(pump([&] { return !ask() && !isReady(); })) << "its loop would never sleep";
+    EXPECT_GT(asked, 64u);
+    EXPECT_EQ(node_.nic->server()->connections(), 1u);
+    // Nothing is lost of it.
+    std::uint64_t answered = 0;
+    EXPECT_TRUE(pump([&] {
+        while (deaf.hear() == Io::Done) {
+            if (deaf.heard<GrantRefused>().id == answered + 1) ++answered;
+        }
+        return answered == asked;
+    })) << answered
+        << " of " << asked;
 }
 
 TEST_F(HostSocket, SilentConnectionsKeepNobodyOut) {

@@ -249,6 +249,8 @@ TEST(SegmentDesc, AbsurdValuesAreNamed) {
     expectRefusedWith("/troupe/lane_ports", std::vector<int>(2000, 1), "troupe.lane_ports");
     expectRefusedWith("/troupe/transports", std::vector<std::string>(65, "t"), "troupe.transports");
     expectRefusedWith("/troupe/control", "host:99999", "troupe.control");
+    expectRefusedWith("/troupe/control", "host\x1b[2J:1", "troupe.control holds what cannot be printed");
+    expectRefusedWith("/troupe/host_socket", "a\nb", "troupe.host_socket holds what cannot be printed");
     expectRefusedWith("/troupe/incarnation", "zz", "troupe.incarnation");
     expectRefusedWith("/troupe/incarnation", std::string(32, '0'), "troupe.incarnation");
     expectRefusedWith("/troupe/buffers", nlohmann::json::array(), "troupe.buffers has 0 entries for 3");
@@ -257,6 +259,7 @@ TEST(SegmentDesc, AbsurdValuesAreNamed) {
     expectRefusedWith("/troupe/buffers/2", {1, 2}, "troupe.buffers[2] says 2");
     expectRefusedWith("/priority_matrix/cpu:0", {{"a"}}, "two lists");
     expectRefusedWith("/priority_matrix/cpu:0", {{"a"}, {"b"}, {"c"}}, "two lists");
+    expectRefusedWith("/priority_matrix/cpu:0", {{"a"}, {"b", ""}}, "priority_matrix has a device without a name");
 }
 
 TEST(SegmentDesc, FieldsThatStandTwiceAreRefused) {
@@ -266,6 +269,8 @@ TEST(SegmentDesc, FieldsThatStandTwiceAreRefused) {
                   "buffers[0].addr stands twice");
     expectRefused(R"({"name":"a","protocol":"tcp","buffers":[],"priority_matrix":{"c":[[],[]],"c":[[],[]]}})",
                   "priority_matrix has 'c' twice");
+    expectRefused(R"({"name":"a","protocol":"tcp","buffers":[],"priority_matrix":{"\n":[[],[]],"\n":[[],[]]}})",
+                  "priority_matrix has '?' twice");
     expectRefused(R"({"name":"a","protocol":"tcp","buffers":[],"troupe":{"version":1,"version":1}})",
                   "troupe.version stands twice");
 }
@@ -354,6 +359,18 @@ TEST(SegmentDesc, MoreThanTheBoundOfBuffersIsRefused) {
     std::string text = R"({"name":"a","protocol":"tcp","buffers":[)";
     for (std::size_t i = 0; i <= kMaxBuffers; ++i) text += R"({"name":"","addr":1,"length":1},)";
     expectRefused(text, "buffers has more than 1000000");
+}
+
+TEST(SegmentDesc, TheNamesOfTheWholeMatrixAreBounded) {
+    SegmentDesc desc = sample(0);
+    for (int i = 0; i < 64; ++i) desc.priority_matrix["cuda:" + std::to_string(i)].second.assign(1024, "d");
+    desc.priority_matrix.erase("cpu:0");
+    desc.priority_matrix.erase("cpu:1");
+    const auto most = decodeSegmentDesc(encodeSegmentDesc(desc));
+    ASSERT_TRUE(most.isOk()) << most.status().toString();
+    EXPECT_TRUE(*most == desc);
+    desc.priority_matrix["cpu:0"].first.assign(1, "d");
+    expectRefused(encodeSegmentDesc(desc), "priority_matrix has more than 65536 names of devices");
 }
 
 TEST(SegmentDesc, DamagedTextNeverCrashes) {

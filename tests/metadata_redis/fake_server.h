@@ -43,6 +43,12 @@ class FakeServer {
         for (auto& [fd, client] : clients_) reactor_.unwatch(fd);
         clients_.clear();
     }
+    /// The same without an orderly end: the next bytes that a client sends meet an error.
+    void resetAll() {
+        const linger at_once{1, 0};
+        for (auto& [fd, client] : clients_) ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        dropAll();
+    }
     /// To every connection, unasked.
     void say(const std::string& bytes) {
         for (auto& [fd, client] : clients_) push(fd, bytes);

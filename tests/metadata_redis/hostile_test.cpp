@@ -214,6 +214,26 @@ TEST_F(RedisHostile, WhatWaitsForTheServerIsBounded) {
     EXPECT_EQ(refused, kAsked - (1u << 14));
 }
 
+TEST_F(RedisHostile, WhoeverWaitsForAServerThatGreetsAndHangsUpWaitsOn) {
+    FakeServer server(reactor_, {});
+    const auto serves = FakeServer::greeting([](const auto&) { return std::string("$-1\r\n"); });
+    bool hung_up = false;
+    server.setAnswer([&](std::string& received) {
+        if (std::exchange(hung_up, true)) return serves(received);
+        server.say("+PONG\r\n");
+        server.resetAll();
+        return std::string();
+    });
+    const auto store = makeStore(server.uri());
+    std::vector<Code> answers;
+    for (int i = 0; i < 3; ++i)
+        store->resolve("x", std::chrono::hours(1),
+                       [&](const Result<SegmentDesc>& desc) { answers.push_back(desc.status().code()); });
+    EXPECT_TRUE(runUntil([&] { return answers.size() == 3; }));
+    EXPECT_TRUE(hung_up);
+    EXPECT_EQ(answers, std::vector<Code>(3, Code::NotFound));
+}
+
 TEST_F(RedisHostile, AStoreMayEndWithinItsOwnCallbacks) {
     FakeServer server(
         reactor_, FakeServer::greeting([](const auto& command) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "metadata_redis/redis_errors.h"
+#include "metadata_redis/redis_records.h"
 
 namespace troupe {
 namespace {
@@ -169,6 +170,17 @@ TEST(RedisErrors, EachKindHasItsCodeAndRemedy) {
            "maxmemory");
     expect("ERR something", Code::ProtocolError, "ERR something");
     expect("\x01\x02", Code::ProtocolError, "??");
+}
+
+TEST(RedisErrors, WordsOfAServerComeOutPrintable) {
+    RedisReply reply;
+    for (const auto type : {RedisReply::Type::Status, RedisReply::Type::Error}) {
+        reply.type = type;
+        reply.text = "a\x1b[2Jb";
+        EXPECT_THAT(describe(reply), HasSubstr("'a?[2Jb'"));
+    }
+    const std::string head = R"({"troupe":{"incarnation":"00112233445566778899aabbccddeeff","version":1,"control":")";
+    EXPECT_THAT(describeHolder(head + "a\x1b[2Jb\"}"), testing::EndsWith("control a?[2Jb"));
 }
 
 TEST(RedisErrors, WordsOfAnUnknownCommandAreNotRepeated) {

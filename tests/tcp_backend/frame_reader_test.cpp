@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <map>
 #include <random>
 #include <string>
@@ -50,7 +51,10 @@ struct Collector {
         pieces -= size;
         if (put >= wanted) seen.resize(wanted);
     }
-    void onSilence() { ++silences; }
+    void onSilence() {
+        ++silences;
+        errno = ENOENT;  // As whatever it calls may leave it.
+    }
     std::size_t headerRoom() const { return room; }
 
     std::vector<std::vector<std::byte>> frames;
@@ -183,6 +187,21 @@ TEST_F(FrameReaderTest, SaysHowAStreamEnds) {
     EXPECT_EQ(read(), ReadEnd::Closed);
     in.reset();
     EXPECT_EQ(read(), ReadEnd::Failed);
+    errno = ENOENT;
+    EXPECT_EQ(reader.error(), EBADF);
+}
+
+TEST_F(FrameReaderTest, SaysHowAStreamEndsWithinAStagedPayload) {
+    std::mt19937 random(1);
+    std::vector<std::byte> stream;
+    frame(stream, 100, 2, random);
+    ASSERT_EQ(::write(out.get(), stream.data(), 50), 50);
+    EXPECT_EQ(read(), ReadEnd::Drained);
+    EXPECT_EQ(read(), ReadEnd::Drained);
+    EXPECT_GT(collector.silences, 0u);
+    in.reset();
+    EXPECT_EQ(read(), ReadEnd::Failed);
+    EXPECT_EQ(reader.error(), EBADF);
 }
 
 }  // namespace
