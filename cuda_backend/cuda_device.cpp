@@ -21,7 +21,8 @@ std::uintptr_t valueOf(T* handle) {
 /// So long an error has to be the only answer before the GPU is taken for lost. Long enough for a driver that is short
 /// of something for a while, and no longer than a task's end may be kept back.
 constexpr std::chrono::milliseconds kStreakBound{1000};
-/// Who waits for a copy asks more often than this: two errors further apart are two.
+/// Who waits for a copy asks more often than this: two errors further apart are two. Of events and streams of the
+/// application none counts: whoever names one that is not there, again and again, has not lost the GPU.
 constexpr std::chrono::milliseconds kStreakGap{200};
 
 }  // namespace
@@ -56,7 +57,7 @@ Status CudaDevice::settle(const Outcome& outcome) {
 }
 
 Status CudaDevice::settle(const Outcome& outcome, Streak& streak) {
-    if (outcome || outcome.result == api::Result::NotReady) {
+    if (outcome) {
         // Without the lock: this is on every loop's way, and there is nothing to end as a rule.
         if (streak.goes_on.load(std::memory_order_relaxed)) streak.goes_on.store(false, std::memory_order_relaxed);
         return {};
@@ -159,7 +160,8 @@ Status CudaDevice::record(EventRef event, StreamRef stream) {
     if (lost_.load(std::memory_order_acquire)) return state();
     const CurrentContext current(*driver_, context_);
     if (!current.outcome()) return settle(current.outcome(), records_);
-    return settle(invoke(driver_->calls().eventRecord, handleOf(event), handleOf(stream)), records_);
+    const Outcome outcome = invoke(driver_->calls().eventRecord, handleOf(event), handleOf(stream));
+    return event.is_foreign || stream.is_foreign ? settle(outcome) : settle(outcome, records_);
 }
 
 Status CudaDevice::wait(StreamRef stream, EventRef event) {
@@ -171,8 +173,10 @@ Result<bool> CudaDevice::isDone(EventRef event) {
     const CurrentContext current(*driver_, context_);
     if (!current.outcome()) return settle(current.outcome(), queries_);
     const Outcome outcome = invoke(driver_->calls().eventQuery, handleOf(event));
-    if (Status status = settle(outcome, queries_); !status) return status;
-    return outcome.result != api::Result::NotReady;
+    const bool is_ready = outcome.result != api::Result::NotReady;
+    const Outcome answer = is_ready ? outcome : Outcome{};
+    if (Status status = event.is_foreign ? settle(answer) : settle(answer, queries_); !status) return status;
+    return is_ready;
 }
 
 Status CudaDevice::notify(StreamRef stream, void (*function)(void*), void* argument) {

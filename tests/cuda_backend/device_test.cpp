@@ -336,6 +336,29 @@ TEST_F(CudaDeviceTest, AnErrorThatIsTheOnlyAnswerForLongIsALoss) {
     control.reset();
 }
 
+/// Of what is not the engine's own an error says nothing of the GPU, however often it comes.
+TEST_F(CudaDeviceTest, AHandleThatIsNoneOfTheApplicationCostsNoGpu) {
+    const DeviceStream stream = must(gpu(0).makeStream());
+    const DeviceEvent event = must(gpu(0).makeEvent());
+    DeviceEvent gone = must(gpu(0).makeEvent());
+    DeviceStream ended = must(gpu(0).makeStream());
+    const EventRef foreign_event(gone.get());
+    const StreamRef foreign_stream(ended.get());
+    gone.reset();
+    ended.reset();
+    // Half as long again as an error of what is the engine's own may be the only answer.
+    const TimePoint until = Clock::now() + std::chrono::milliseconds(1500);
+    while (Clock::now() < until) {
+        EXPECT_EQ(gpu(0).isDone(foreign_event).status().code(), Code::InvalidArgument);
+        EXPECT_EQ(gpu(0).record(event, foreign_stream).code(), Code::InvalidArgument);
+        EXPECT_EQ(gpu(0).record(foreign_event, stream).code(), Code::InvalidArgument);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_TRUE(gpu(0).state());
+    EXPECT_NE(control.violations(), "");
+    control.forgetViolations();
+}
+
 /// What it would be made in otherwise is the application's.
 TEST_F(CudaDeviceTest, NothingIsGivenBackInAContextOfOthers) {
     DeviceMemory memory = must(gpu(0).allocate(64));

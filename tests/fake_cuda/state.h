@@ -48,8 +48,8 @@ struct StreamObject {
 
 struct EventObject {
     ContextObject* context = nullptr;
-    std::uint64_t recorded = 0;  ///< How often it was recorded,
-    std::uint64_t done = 0;      ///< and up to which of them it is done.
+    /// Of the last recording: whether it is done. Null: there was none. Streams that wait for an earlier one keep that.
+    std::shared_ptr<bool> recording;
 };
 
 struct ModuleObject {
