@@ -80,6 +80,17 @@ Status CudaDevice::settle(const Outcome& outcome, Streak& streak) {
     return lose(Status(status.code(), status.message() + ", and nothing else for a second"));
 }
 
+Status CudaDevice::settleForeign(const Outcome& outcome) {
+    if (!isSticky(outcome.result)) return settle(outcome);
+    const api::Calls& calls = driver_->calls();
+    api::EventHandle event = nullptr;
+    const Outcome own = invoke(calls.eventCreate, &event, api::kEventDisableTiming);
+    if (isSticky(own.result)) return settle(outcome);
+    if (own) invoke(calls.eventDestroy, event);
+    return {Code::InvalidArgument,
+            info_.location + ": " + driver_->toStatus(outcome).message() + "; it is of another GPU, which is lost"};
+}
+
 Status CudaDevice::lose(const Status& why) {
     const std::lock_guard lock(mutex_);
     if (cause_.isOk()) {
@@ -161,11 +172,15 @@ Status CudaDevice::record(EventRef event, StreamRef stream) {
     const CurrentContext current(*driver_, context_);
     if (!current.outcome()) return settle(current.outcome(), records_);
     const Outcome outcome = invoke(driver_->calls().eventRecord, handleOf(event), handleOf(stream));
-    return event.is_foreign || stream.is_foreign ? settle(outcome) : settle(outcome, records_);
+    return event.is_foreign || stream.is_foreign ? settleForeign(outcome) : settle(outcome, records_);
 }
 
 Status CudaDevice::wait(StreamRef stream, EventRef event) {
-    return run(driver_->calls().streamWaitEvent, handleOf(stream), handleOf(event), 0u);
+    if (lost_.load(std::memory_order_acquire)) return state();
+    const CurrentContext current(*driver_, context_);
+    if (!current.outcome()) return settle(current.outcome());
+    const Outcome outcome = invoke(driver_->calls().streamWaitEvent, handleOf(stream), handleOf(event), 0u);
+    return event.is_foreign ? settleForeign(outcome) : settle(outcome);
 }
 
 Result<bool> CudaDevice::isDone(EventRef event) {
@@ -175,7 +190,7 @@ Result<bool> CudaDevice::isDone(EventRef event) {
     const Outcome outcome = invoke(driver_->calls().eventQuery, handleOf(event));
     const bool is_ready = outcome.result != api::Result::NotReady;
     const Outcome answer = is_ready ? outcome : Outcome{};
-    if (Status status = event.is_foreign ? settle(answer) : settle(answer, queries_); !status) return status;
+    if (Status status = event.is_foreign ? settleForeign(answer) : settle(answer, queries_); !status) return status;
     return is_ready;
 }
 

@@ -359,6 +359,22 @@ TEST_F(CudaDeviceTest, AHandleThatIsNoneOfTheApplicationCostsNoGpu) {
     control.forgetViolations();
 }
 
+/// A driver answers with the error of the context that an event is of.
+TEST_F(CudaDeviceTest, AnEventOfAnotherGpuThatIsLostCostsNotThisOne) {
+    const DeviceStream stream = must(gpu(0).makeStream());
+    const DeviceEvent other = must(gpu(1).makeEvent());
+    const DeviceEvent own = must(gpu(0).makeEvent());
+    control.lose(1, api::Result::IllegalAddress);
+    const Status refused = gpu(0).isDone(EventRef(other.get())).status();
+    EXPECT_EQ(refused.code(), Code::InvalidArgument);
+    EXPECT_NE(refused.message().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << refused.message();
+    EXPECT_TRUE(gpu(0).state());
+    must(gpu(0).record(own, stream));
+    control.lose(0, api::Result::LaunchFailed);
+    EXPECT_EQ(gpu(0).isDone(EventRef(own.get())).status().code(), Code::DeviceLost);
+    EXPECT_EQ(gpu(0).state().code(), Code::DeviceLost);
+}
+
 /// What it would be made in otherwise is the application's.
 TEST_F(CudaDeviceTest, NothingIsGivenBackInAContextOfOthers) {
     DeviceMemory memory = must(gpu(0).allocate(64));
