@@ -51,8 +51,9 @@ int fakeCudaOpenPeerMemory(unsigned long long addr, std::size_t bytes, unsigned 
 // --- what happened ------------------------------------------------------------------------------------------------
 
 /// How often a call was made; of "pageable copies" how many waited for the host because of memory that is not pinned;
-/// "operations" of all streams; "contexts" that are alive. Of copies from or to memory of another GPU than their
-/// stream's: "copies by peer access", which was enabled, and "copies between GPUs through the host".
+/// "operations" of all streams that began, "copies" of them; "contexts" that are alive. Of copies from or to memory of
+/// another GPU than their stream's: "copies by peer access", which was enabled, and "copies between GPUs through the
+/// host".
 unsigned fakeCudaCount(const char* what);
 /// What a driver would have answered with undefined behaviour, one per line. Returns how many.
 unsigned fakeCudaViolations(char* buffer, std::size_t bytes);

@@ -74,6 +74,7 @@ bool look(State& state, std::uint64_t addr, std::uint64_t bytes, int device, std
 void runCopy(std::unique_lock<std::mutex>& lock, ContextObject& context, std::uint64_t to, std::uint64_t from,
              std::uint64_t bytes) {
     State& state = State::get();
+    ++state.counts["copies"];
     std::vector<Segment> target;
     std::vector<Segment> source;
     if (!look(state, to, bytes, context.device, target) || !look(state, from, bytes, context.device, source)) {

@@ -117,6 +117,33 @@ TEST_F(GpuEvents, TheDoneEventIsRecordedBeforeTheTaskIsCompleted) {
     EXPECT_TRUE(copy.read(0, kBytes) == noise(kBytes, 3));
 }
 
+/// It says of its own task that it is done, and waits for no other's.
+TEST_F(GpuEvents, TheDoneEventDoesNotWaitForCopiesOfOtherTasks) {
+    Memory local = make("gpu0", kBytes);
+    Memory other = make("gpu0", kBytes);
+    Memory remote = make("host", kBytes);
+    for (Memory* memory : {&local, &other}) registerAll(*a, *memory);
+    registerAll(*b, remote);
+    const device::DeviceEvent done = must(gpu(0).makeEvent());
+    const unsigned before = control.count("copies");
+    // Long after everything else of this test.
+    control.latency(3000000);
+    BatchHolder slow(*a, 2);
+    // One in each of the streams that copy within a GPU.
+    const auto slow_request = makeRequest(Opcode::Write, kLocalSegmentID, local.pointer(), other.addr(), kBytes / 2);
+    ASSERT_TRUE(slow.submit({slow_request, slow_request}));
+    const auto limit = Clock::now() + test::kPatience;
+    while (control.count("copies") < before + 2 && Clock::now() < limit) std::this_thread::yield();
+    control.latency(0);
+    auto quick = makeRequest(Opcode::Write, segment, local.pointer(), remote.addr(), 1000);
+    quick.done_event = handle(done.get());
+    expectCompleted(runBatch(*a, {quick}), 1000);
+    while (!must(gpu(0).isDone(done)) && Clock::now() < limit) std::this_thread::yield();
+    EXPECT_EQ(slow.task(0).s, TransferStatusEnum::PENDING);
+    EXPECT_EQ(slow.task(1).s, TransferStatusEnum::PENDING);
+    expectCompleted(slow.wait(), kBytes / 2 * 2);
+}
+
 TEST_F(GpuEvents, ATaskWhoseEventNeverComesEndsByItsDeadlineOrByCancelAndHoldsNobody) {
     Memory local = make("gpu0", kBytes);
     Memory remote = make("host", kBytes);
