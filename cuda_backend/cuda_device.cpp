@@ -33,12 +33,14 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::open(std::shared_ptr<const CudaD
     if (const Outcome found = invoke(driver->calls().deviceGet, &handle, info.ordinal); !found)
         return driver->toStatus(found).withContext(where);
     api::ContextHandle context = nullptr;
+    const BesideGraphs beside_graphs(*driver);
     if (const Outcome retained = invoke(driver->calls().devicePrimaryCtxRetain, &context, handle); !retained)
         return driver->toStatus(retained).withContext(where);
     return std::shared_ptr<CudaDevice>(new CudaDevice(std::move(driver), std::move(info), context));
 }
 
 CudaDevice::~CudaDevice() {
+    const BesideGraphs beside_graphs(*driver_);
     api::DeviceHandle handle = 0;
     if (invoke(driver_->calls().deviceGet, &handle, info_.ordinal))
         invoke(driver_->calls().devicePrimaryCtxRelease, handle);

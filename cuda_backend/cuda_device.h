@@ -94,6 +94,7 @@ class CudaDevice final : public device::Device {
 
     Result<device::SharedMemory> exportPiece(const device::MemoryPiece& piece, bool fabric);
     Result<std::uint64_t> importVirtual(const device::SharedMemory& shared);
+    void releaseHandle(api::AllocationHandle handle) const;
     Status mapVirtual(api::AllocationHandle handle, api::DevicePtr addr, std::uint64_t bytes);
 
     const std::shared_ptr<const CudaDriver> driver_;

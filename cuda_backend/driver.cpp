@@ -127,7 +127,12 @@ Code codeOf(api::Result result) {
         case api::Result::InvalidValue:
         case api::Result::InvalidHandle:
         case api::Result::HostMemoryNotRegistered:
-        case api::Result::NotMapped: return Code::InvalidArgument;
+        case api::Result::NotMapped:
+        // A stream or event of the application that is part of a graph which it captures.
+        case api::Result::StreamCaptureUnsupported:
+        case api::Result::StreamCaptureInvalidated:
+        case api::Result::StreamCaptureIsolation:
+        case api::Result::CapturedEvent: return Code::InvalidArgument;
         case api::Result::NotFound:
         case api::Result::NoDevice:
         case api::Result::InvalidDevice: return Code::NotFound;

@@ -13,7 +13,8 @@ Result<bool> TaskWait::isReady() {
         event_.reset();
     }
     if (stream_) {
-        const auto done = stream_->device->isDone(stream_->event);
+        // Ours, but where it was recorded is not: of a stream that is captured into a graph each answer is an error.
+        const auto done = stream_->device->isDone(EventRef(stream_->event.get()));
         if (!done || !*done) return done;
         stream_.reset();
     }
@@ -102,7 +103,7 @@ Status EventsOfSubmit::mark(const Staging& staging, std::uintptr_t stream,
     auto event = device.makeEvent();
     if (!event) return event.status();
     if (Status status = device.record(*event, StreamRef(stream)); !status) return status;
-    const auto done = device.isDone(*event);
+    const auto done = device.isDone(EventRef(event->get()));
     if (!done) return done.status();
     if (!*done)
         mark =

@@ -336,6 +336,32 @@ TEST_F(CudaDeviceTest, AnErrorThatIsTheOnlyAnswerForLongIsALoss) {
     control.reset();
 }
 
+/// Threads that say nothing about it may hardly do anything then, and what they do spoils the graph.
+TEST_F(CudaDeviceTest, AGraphThatTheApplicationCapturesMeanwhileIsNotSpoilt) {
+    const auto mode = [&] {
+        api::CaptureMode exchanged = api::CaptureMode::ThreadLocal;
+        EXPECT_TRUE(invoke(call().threadExchangeStreamCaptureMode, &exchanged));
+        const api::CaptureMode before = exchanged;
+        EXPECT_TRUE(invoke(call().threadExchangeStreamCaptureMode, &exchanged));
+        return before;
+    };
+    control.captureGraph(true);
+    {
+        auto device = must(runtime->open(0));
+        DeviceStream stream = must(device->makeStream());
+        DeviceEvent event = must(device->makeEvent());
+        DeviceMemory memory = must(device->allocate(64));
+        for (const auto& [name, run] : everything(*device, stream, event, memory)) {
+            EXPECT_TRUE(run()) << name << ": " << run().toString();
+            EXPECT_EQ(mode(), api::CaptureMode::Global) << name << ": as the thread had it before";
+        }
+        const MemoryPlace place = must(runtime->locate({memory.get(), 64}));
+        must(device->exportMemory(place, false));
+        must(device->synchronize(stream));
+    }
+    control.captureGraph(false);
+}
+
 /// Of what is not the engine's own an error says nothing of the GPU, however often it comes.
 TEST_F(CudaDeviceTest, AHandleThatIsNoneOfTheApplicationCostsNoGpu) {
     const DeviceStream stream = must(gpu(0).makeStream());

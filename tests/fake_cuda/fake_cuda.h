@@ -24,6 +24,9 @@ void fakeCudaLatency(unsigned us, unsigned ns_per_kib, unsigned jitter_us);
 void fakeCudaHold(int held);
 /// While held, calls of that name are counted, and wait before they do anything else.
 void fakeCudaHoldCall(const char* call, int held);
+/// While set, some stream of the application is captured into a graph, in the mode that holds for all threads: a call
+/// that could spoil the graph, by a thread that did not ask for leave, is refused, and a violation.
+void fakeCudaCaptureGraph(int capturing);
 /// What is freed is given to the next allocation of the same size, so that addresses return with other memory.
 void fakeCudaReuseAddresses(int reuse);
 /// What is registered of the host's memory from now on has another address on the device: kernels do not reach it by

@@ -180,6 +180,7 @@ class State {
     std::map<std::uint64_t, std::vector<std::uint64_t>> freed;  ///< Reservations without memory, by bytes.
     std::uint64_t next_id = 1;
     bool held = false;
+    bool capturing = false;  ///< A stream of the application, into a graph.
     std::set<std::string> held_calls;
     std::map<std::string, Fault> faults;
     std::map<std::string, unsigned> counts;

@@ -516,6 +516,33 @@ TEST_F(GpuEvents, TheContextOfTheThreadThatSubmitsStaysCurrent) {
     EXPECT_EQ(call().devicePrimaryCtxRelease.function(1), cuda::api::Result::Success);
 }
 
+/// In the mode that holds for all threads, as PyTorch captures them.
+TEST_F(GpuEvents, AGraphThatTheApplicationCapturesMeanwhileIsNotSpoilt) {
+    control.captureGraph(true);
+    for (const SegmentID to : {segment, kLocalSegmentID}) {
+        Memory source = make("gpu0", kBytes);
+        Memory target = make("gpu1", kBytes);
+        registerAll(*a, source);
+        registerAll(to == segment ? *b : *a, target);
+        source.write(0, noise(kBytes, 1));
+        LongKernel kernel(gpu(0));
+        const device::DeviceEvent event = recorded(kernel.stream());
+        const device::DeviceEvent done = must(gpu(0).makeEvent());
+        auto request = makeRequest(Opcode::Write, to, source.pointer(), target.addr(), kBytes);
+        request.wait_event = handle(event.get());
+        request.wait_stream = handle(kernel.stream().get());
+        request.done_event = handle(done.get());
+        BatchHolder batch(*a, 1);
+        ASSERT_TRUE(batch.submit({request}));
+        kernel.end();
+        expectCompleted(batch.wait(), kBytes);
+        EXPECT_TRUE(target.read(0, kBytes) == noise(kBytes, 1));
+        EXPECT_TRUE(a->unregisterLocalMemory(source.pointer()));
+        EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(target.pointer()));
+    }
+    control.captureGraph(false);
+}
+
 TEST_F(GpuEvents, WhatCannotBeWaitedForIsRefused) {
     Memory host = make("host", kBytes);
     Memory remote = make("host", kBytes);
