@@ -29,7 +29,7 @@ struct Task {
     // The tracker's own. `tracked` is the only one read before it is known that the submitter is done with the task.
     bool tracked = false;  ///< From SubmitTasks to its terminal state.
     static constexpr std::uint32_t kNoGate = UINT32_MAX;
-    std::uint32_t gate = kNoGate;          ///< Its place among those that wait for an event.
+    std::uint32_t gate = kNoGate;          ///< Its place among those that wait for the same events.
     std::uint32_t in_flight = 0;           ///< Flights out with workers.
     std::uint64_t workers = 0;             ///< Bit i: a flight went to worker i (63: or above).
     std::uint64_t confirmed = 0;           ///< Bytes reported done.

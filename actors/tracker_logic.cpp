@@ -14,8 +14,9 @@ constexpr auto kDeadlineGrain = std::chrono::milliseconds(5);
 // Between two looks at an event of the application that tasks wait for, while nothing else happens. A sleeping loop
 // wakes by milliseconds.
 constexpr auto kGateGrain = std::chrono::microseconds(50);
-/// Of those, how many are looked at then: with more, each is in every so many passes, and other work goes on between.
-constexpr std::size_t kGatesPerPass = 64;
+/// So many of what tasks wait for are looked at then: with more, each is in every so many passes. A look is a call of
+/// the driver, about a microsecond, and other work is to have most of the time between.
+constexpr std::size_t kGatesPerPass = 16;
 
 // Windows of each path that may be sent again before anything has arrived: to lose all paths a few times is no storm.
 constexpr std::uint64_t kWindowsToRetry = 8;
@@ -150,54 +151,68 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
             doom(batch, i, Status(Code::StaleHandle, "the segment was closed during submit"));
             continue;
         }
-        if (task.events) [[unlikely]] {
-            // Looked at by the timer, and now.
+        if (task.events && task.events->wait() != nullptr) [[unlikely]] {
+            // The submitting thread has just looked; the timer is next.
             waitAtGate(batch, i);
+            scheduleWake(now + kGateGrain);
             continue;
         }
         enqueue(static_cast<std::uint32_t>(task.segment), Run::of(batch, i));
     }
-    if (!gated_.empty()) openGates(now);
     endDoomed();
     flushTally();
 }
 
 void TrackerLogic::waitAtGate(Batch& batch, std::uint32_t index) {
-    batch.task(index).gate = static_cast<std::uint32_t>(gated_.size());
-    gated_.emplace_back(&batch, index);
+    Task& task = batch.task(index);
+    Gate& gate = gates_[task.events->wait()];
+    task.gate = static_cast<std::uint32_t>(gate.size());
+    gate.emplace_back(&batch, index);
 }
 
 /// The last one takes its place: thousands may end at once.
 void TrackerLogic::leaveGate(Task& task) {
     const std::uint32_t place = std::exchange(task.gate, Task::kNoGate);
     if (place == Task::kNoGate) return;
-    const auto last = gated_.back();
-    gated_.pop_back();
-    if (place == gated_.size()) return;
-    gated_[place] = last;
-    last.first->task(last.second).gate = place;
+    const auto found = gates_.find(task.events->wait());
+    Gate& gate = found->second;
+    const auto last = gate.back();
+    gate.pop_back();
+    if (place < gate.size()) {
+        gate[place] = last;
+        last.first->task(last.second).gate = place;
+    }
+    if (gate.empty()) gates_.erase(found);
 }
 
 /// Tasks whose events have come go out. Each look is a call of the driver, so there are only so many at a time.
-void TrackerLogic::openGates(TimePoint now) {
-    for (std::size_t looks = std::min(gated_.size(), kGatesPerPass); looks > 0; --looks) {
-        if (next_gate_ >= gated_.size()) next_gate_ = 0;
-        const auto [batch, index] = gated_[next_gate_];
+void TrackerLogic::lookAtGates(TimePoint now) {
+    for (std::size_t looks = std::min(gates_.size(), kGatesPerPass); looks > 0; --looks) {
+        auto next = gates_.upper_bound(looked_at_);
+        if (next == gates_.end()) next = gates_.begin();
+        looked_at_ = next->first;
+        const auto ready = next->first->isReady();
+        if (ready && !*ready) continue;
+        const Gate gate = std::move(next->second);
+        gates_.erase(next);
+        openGate(gate, ready.status());
+    }
+    if (!gates_.empty()) scheduleWake(now + kGateGrain);
+}
+
+/// `status` not Ok: when they may begin cannot be told any more.
+void TrackerLogic::openGate(const Gate& gate, const Status& status) {
+    const Status cause = status.withContext("wait_event or wait_stream");
+    for (const auto& [batch, index] : gate) {
         Task& task = batch->task(index);
-        const auto ready = task.events->isReady();
-        if (ready && !*ready) {
-            ++next_gate_;
-            continue;
-        }
-        leaveGate(task);
-        if (!ready)
-            doom(*batch, index, ready.status().withContext("wait_event or wait_stream"));
+        task.gate = Task::kNoGate;
+        if (!cause)
+            doom(*batch, index, cause);
         else if (peerOf(task) == nullptr)
             doom(*batch, index, Status(Code::StaleHandle, "the segment was closed before the transfer began"));
         else
             enqueue(static_cast<std::uint32_t>(task.segment), Run::of(*batch, index));
     }
-    if (!gated_.empty()) scheduleWake(now + kGateGrain);
 }
 
 /// A task with events ends.
@@ -523,7 +538,7 @@ void TrackerLogic::scheduleWake(TimePoint when) {
 void TrackerLogic::onTimer(TimePoint now) {
     wake_at_ = kForever;
     TimePoint next_wake = kForever;
-    if (!gated_.empty()) openGates(now);
+    if (!gates_.empty()) lookAtGates(now);
     const Status cause(Code::Timeout, "the deadline passed");
     for (Batch* batch = active_; batch != nullptr; batch = batch->active.next) {
         if (batch->active.earliest <= now) batch->active.earliest = endOverdue(*batch, now, cause);

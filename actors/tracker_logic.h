@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -111,9 +112,12 @@ class TrackerLogic {
     TimePoint endOverdue(Batch& batch, TimePoint now, const Status& cause);
     void resetPathsOf(const Task& task, const Status& cause);
     void end(Batch& batch, std::uint32_t index, TransferStatusEnum state);
+    /// Tasks that wait for the same events; none of them was cut into flights. Each knows its place: Task::gate.
+    using Gate = std::vector<std::pair<Batch*, std::uint32_t>>;
     void waitAtGate(Batch& batch, std::uint32_t index);
     void leaveGate(Task& task);
-    void openGates(TimePoint now);
+    void lookAtGates(TimePoint now);
+    void openGate(const Gate& gate, const Status& status);
     void endEvents(Batch& batch, std::uint32_t index, TransferStatusEnum& state);
     /// Calls visit(Batch&, index) for every task that is not terminal.
     template <class Visit>
@@ -133,10 +137,9 @@ class TrackerLogic {
     TrackerOutput& output_;
 
     std::vector<KnownWorker> workers_;
-    std::vector<PeerState> peers_;  ///< By peer index.
-    /// Tasks that wait for an event of the application; none of them was cut into flights.
-    std::vector<std::pair<Batch*, std::uint32_t>> gated_;   ///< Each task knows its place: Task::gate.
-    std::size_t next_gate_ = 0;                             ///< Where the next look begins.
+    std::vector<PeerState> peers_;                          ///< By peer index.
+    std::map<device::TaskWait*, Gate> gates_;               ///< None is empty.
+    device::TaskWait* looked_at_ = nullptr;                 ///< The next look begins behind it; it may be gone.
     RunPool runs_;                                          ///< What is in their queues.
     std::vector<std::uint32_t> dirty_;                      ///< Peers that flush must look at.
     Batch* active_ = nullptr;                               ///< Intrusive list of batches with running tasks.

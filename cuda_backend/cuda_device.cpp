@@ -21,7 +21,8 @@ std::uintptr_t valueOf(T* handle) {
 /// So long an error has to be the only answer before the GPU is taken for lost. Long enough for a driver that is short
 /// of something for a while, and no longer than a task's end may be kept back.
 constexpr std::chrono::milliseconds kStreakBound{1000};
-/// Who waits for a copy asks more often than this: two errors further apart are two.
+/// Who waits for a copy asks more often than this: two errors further apart are two. Of events and streams of the
+/// application none counts: whoever names one that is not there, again and again, has not lost the GPU.
 constexpr std::chrono::milliseconds kStreakGap{200};
 
 }  // namespace
@@ -32,12 +33,14 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::open(std::shared_ptr<const CudaD
     if (const Outcome found = invoke(driver->calls().deviceGet, &handle, info.ordinal); !found)
         return driver->toStatus(found).withContext(where);
     api::ContextHandle context = nullptr;
+    const BesideGraphs beside_graphs(*driver);
     if (const Outcome retained = invoke(driver->calls().devicePrimaryCtxRetain, &context, handle); !retained)
         return driver->toStatus(retained).withContext(where);
     return std::shared_ptr<CudaDevice>(new CudaDevice(std::move(driver), std::move(info), context));
 }
 
 CudaDevice::~CudaDevice() {
+    const BesideGraphs beside_graphs(*driver_);
     api::DeviceHandle handle = 0;
     if (invoke(driver_->calls().deviceGet, &handle, info_.ordinal))
         invoke(driver_->calls().devicePrimaryCtxRelease, handle);
@@ -56,7 +59,7 @@ Status CudaDevice::settle(const Outcome& outcome) {
 }
 
 Status CudaDevice::settle(const Outcome& outcome, Streak& streak) {
-    if (outcome || outcome.result == api::Result::NotReady) {
+    if (outcome) {
         // Without the lock: this is on every loop's way, and there is nothing to end as a rule.
         if (streak.goes_on.load(std::memory_order_relaxed)) streak.goes_on.store(false, std::memory_order_relaxed);
         return {};
@@ -77,6 +80,17 @@ Status CudaDevice::settle(const Outcome& outcome, Streak& streak) {
         if (now - streak.since < kStreakBound) return status;
     }
     return lose(Status(status.code(), status.message() + ", and nothing else for a second"));
+}
+
+Status CudaDevice::settleForeign(const Outcome& outcome) {
+    if (!isSticky(outcome.result)) return settle(outcome);
+    const api::Calls& calls = driver_->calls();
+    api::EventHandle event = nullptr;
+    const Outcome own = invoke(calls.eventCreate, &event, api::kEventDisableTiming);
+    if (isSticky(own.result)) return settle(outcome);
+    if (own) invoke(calls.eventDestroy, event);
+    return {Code::InvalidArgument,
+            info_.location + ": " + driver_->toStatus(outcome).message() + "; it is of another GPU, which is lost"};
 }
 
 Status CudaDevice::lose(const Status& why) {
@@ -159,11 +173,16 @@ Status CudaDevice::record(EventRef event, StreamRef stream) {
     if (lost_.load(std::memory_order_acquire)) return state();
     const CurrentContext current(*driver_, context_);
     if (!current.outcome()) return settle(current.outcome(), records_);
-    return settle(invoke(driver_->calls().eventRecord, handleOf(event), handleOf(stream)), records_);
+    const Outcome outcome = invoke(driver_->calls().eventRecord, handleOf(event), handleOf(stream));
+    return event.is_foreign || stream.is_foreign ? settleForeign(outcome) : settle(outcome, records_);
 }
 
 Status CudaDevice::wait(StreamRef stream, EventRef event) {
-    return run(driver_->calls().streamWaitEvent, handleOf(stream), handleOf(event), 0u);
+    if (lost_.load(std::memory_order_acquire)) return state();
+    const CurrentContext current(*driver_, context_);
+    if (!current.outcome()) return settle(current.outcome());
+    const Outcome outcome = invoke(driver_->calls().streamWaitEvent, handleOf(stream), handleOf(event), 0u);
+    return event.is_foreign ? settleForeign(outcome) : settle(outcome);
 }
 
 Result<bool> CudaDevice::isDone(EventRef event) {
@@ -171,8 +190,10 @@ Result<bool> CudaDevice::isDone(EventRef event) {
     const CurrentContext current(*driver_, context_);
     if (!current.outcome()) return settle(current.outcome(), queries_);
     const Outcome outcome = invoke(driver_->calls().eventQuery, handleOf(event));
-    if (Status status = settle(outcome, queries_); !status) return status;
-    return outcome.result != api::Result::NotReady;
+    const bool is_ready = outcome.result != api::Result::NotReady;
+    const Outcome answer = is_ready ? outcome : Outcome{};
+    if (Status status = event.is_foreign ? settleForeign(answer) : settle(answer, queries_); !status) return status;
+    return is_ready;
 }
 
 Status CudaDevice::notify(StreamRef stream, void (*function)(void*), void* argument) {

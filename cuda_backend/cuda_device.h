@@ -79,6 +79,9 @@ class CudaDevice final : public device::Device {
     /// The same of calls that who waits for a copy makes until they succeed: one that only ever answers with the same
     /// error, whatever that is, loses the device, too. Otherwise the copy would be under way for ever.
     Status settle(const Outcome& outcome, Streak& streak);
+    /// The same of a call about an event or stream of the application, made in this context: the error may be of
+    /// another, whose event it is. What is asked of this one alone tells.
+    Status settleForeign(const Outcome& outcome);
     Status lose(const Status& why);
     /// Makes one call in this context.
     template <class Signature, class... Arguments>
@@ -91,6 +94,7 @@ class CudaDevice final : public device::Device {
 
     Result<device::SharedMemory> exportPiece(const device::MemoryPiece& piece, bool fabric);
     Result<std::uint64_t> importVirtual(const device::SharedMemory& shared);
+    void releaseHandle(api::AllocationHandle handle) const;
     Status mapVirtual(api::AllocationHandle handle, api::DevicePtr addr, std::uint64_t bytes);
 
     const std::shared_ptr<const CudaDriver> driver_;

@@ -116,11 +116,17 @@ Result<SharedMemory> CudaDevice::exportPiece(const MemoryPiece& piece, bool fabr
     void* const out = fabric ? static_cast<void*>(shared.handle.data()) : &fd;
     const auto type = fabric ? api::HandleType::Fabric : api::HandleType::PosixFileDescriptor;
     status = run(driver_->calls().memExportToShareableHandle, out, allocation, type, 0ull);
-    invoke(driver_->calls().memRelease, allocation);
+    releaseHandle(allocation);
     if (!status) return status;
     shared.kind = fabric ? ShareKind::Fabric : ShareKind::File;
     shared.fd = UniqueFd(fd);
     return shared;
+}
+
+/// Of a device that is lost, too.
+void CudaDevice::releaseHandle(api::AllocationHandle handle) const {
+    const BesideGraphs beside_graphs(*driver_);
+    invoke(driver_->calls().memRelease, handle);
 }
 
 Result<ImportedMemory> CudaDevice::importMemory(const SharedMemory& shared) {
@@ -163,7 +169,7 @@ Result<std::uint64_t> CudaDevice::importVirtual(const SharedMemory& shared) {
         if (!status) run(calls.memAddressFree, addr, bytes).isOk();
     }
     // The mapping keeps the memory.
-    invoke(calls.memRelease, handle);
+    releaseHandle(handle);
     if (!status) return status;
     const std::lock_guard lock(mutex_);
     mapped_[addr] = bytes;

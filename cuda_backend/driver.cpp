@@ -44,6 +44,11 @@ void resolveOne(const Resolver& resolver, Call<Signature>& call, const char* sym
     if (call.function == nullptr && need == Need::Required && missing.empty()) missing = call.name;
 }
 
+/// Where a driver's library comes from.
+constexpr const char* kRemedy =
+    "; it is in NVIDIA's package libcuda1 (Debian) or libnvidia-compute (Ubuntu), a container gets it from the NVIDIA "
+    "Container Toolkit, and gpu.driver names one elsewhere";
+
 Status noDriver(const std::string& why) { return {Code::Unsupported, "no CUDA driver: " + why}; }
 
 }  // namespace
@@ -58,7 +63,7 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::load(const Source& source)
     if (library == nullptr) {
         const char* why = ::dlerror();
         if (source.only_if_loaded) return noDriver("this process has not loaded " + driver->path_);
-        return noDriver(why != nullptr ? why : driver->path_ + " cannot be loaded");
+        return noDriver((why != nullptr ? why : driver->path_ + " cannot be loaded") + std::string(kRemedy));
     }
     if (Status status = driver->resolve(library); !status) return status;
     if (const Outcome outcome = invoke(driver->calls_.init, 0u); !outcome)
@@ -127,7 +132,12 @@ Code codeOf(api::Result result) {
         case api::Result::InvalidValue:
         case api::Result::InvalidHandle:
         case api::Result::HostMemoryNotRegistered:
-        case api::Result::NotMapped: return Code::InvalidArgument;
+        case api::Result::NotMapped:
+        // A stream or event of the application that is part of a graph which it captures.
+        case api::Result::StreamCaptureUnsupported:
+        case api::Result::StreamCaptureInvalidated:
+        case api::Result::StreamCaptureIsolation:
+        case api::Result::CapturedEvent: return Code::InvalidArgument;
         case api::Result::NotFound:
         case api::Result::NoDevice:
         case api::Result::InvalidDevice: return Code::NotFound;

@@ -75,6 +75,10 @@ enum class Result : unsigned {
     CompatNotSupportedOnDevice = 804,
     MpsRpcFailure = 806,
     MpsClientTerminated = 810,
+    StreamCaptureUnsupported = 900,
+    StreamCaptureInvalidated = 901,
+    StreamCaptureIsolation = 905,
+    CapturedEvent = 907,
     ExternalDevice = 911,
     Unknown = 999,
 };
@@ -110,6 +114,10 @@ enum class PointerAttribute : unsigned {
     AllowedHandleTypes = 14,      ///< unsigned long long, bits of HandleType
     IsGpuDirectRdmaCapable = 15,  ///< bool
 };
+
+/// CUstreamCaptureMode: of which graphs, that are captured at the time, a thread may not make calls that could spoil
+/// them.
+enum class CaptureMode : unsigned { Global = 0, ThreadLocal = 1, Relaxed = 2 };
 
 /// CUmemorytype.
 enum class MemoryType : unsigned { Host = 1, Device = 2, Array = 3, Unified = 4 };
@@ -199,6 +207,8 @@ inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;   ///< CU_IPC_MEM_LAZY_E
     X(ctxPushCurrent, cuCtxPushCurrent, cuCtxPushCurrent_v2, 4000, Required, ContextHandle context)                    \
     X(ctxPopCurrent, cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000, Required, ContextHandle* context)                      \
     X(ctxGetCurrent, cuCtxGetCurrent, cuCtxGetCurrent, 4000, Required, ContextHandle* context)                         \
+    X(threadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010,    \
+      Required, CaptureMode* mode)                                                                                     \
     X(ctxEnablePeerAccess, cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, Required, ContextHandle peer,           \
       unsigned flags)                                                                                                  \
     X(memAlloc, cuMemAlloc, cuMemAlloc_v2, 3020, Required, DevicePtr* memory, std::size_t bytes)                       \

@@ -1,9 +1,9 @@
 // TransferEngine: batches and transfers. The hot path.
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "actors/batch_tracker.h"
 #include "engine/engine_core.h"
@@ -76,23 +76,30 @@ device::EventHandles eventsOf(const TransferRequest& request) {
     return {number(request.wait_event), number(request.wait_stream), number(request.done_event)};
 }
 
-/// The events of the requests that have any, by their places.
-Result<std::map<std::size_t, std::unique_ptr<device::TaskEvents>>> makeEvents(
-    const std::vector<TransferRequest>& requests, const EngineCore& core, const RegionMap& regions, unsigned loop) {
-    std::map<std::size_t, std::unique_ptr<device::TaskEvents>> made;
+/// The events of a request, by its place.
+using PlacedEvents = std::pair<std::size_t, std::unique_ptr<device::TaskEvents>>;
+
+/// Of the requests that have any to wait for or to record.
+Result<std::vector<PlacedEvents>> makeEvents(const std::vector<TransferRequest>& requests, const EngineCore& core,
+                                             const RegionMap& regions, unsigned loop) {
+    std::vector<PlacedEvents> made;
+    device::EventsOfSubmit events;
+    std::shared_ptr<device::Staging> staging;
     for (std::size_t i = 0; i < requests.size(); ++i) {
         const device::EventHandles handles = eventsOf(requests[i]);
         if (!handles.any()) continue;
-        const std::string which = "request " + std::to_string(i) + ": ";
+        const auto which = [i] { return "request " + std::to_string(i) + ": "; };
         const Region* const region = regions.find(reinterpret_cast<std::uint64_t>(requests[i].source));
         if (region == nullptr || region->place == nullptr)
-            return Status(Code::InvalidArgument, which + "events need a source in memory of a GPU");
-        auto staging = core.staging->find(loop, region->place->memory.device);
-        if (!staging) return Status(Code::Unsupported, which + "no transport here copies for " + region->location);
-        auto events = device::TaskEvents::create(std::move(staging), handles);
-        if (!events) return events.status().withContext(which + "wait_stream");
-        made.emplace(i, std::move(*events));
+            return Status(Code::InvalidArgument, which() + "events need a source in memory of a GPU");
+        const int gpu = region->place->memory.device;
+        if (!staging || staging->device().info().ordinal != gpu) staging = core.staging->find(loop, gpu);
+        if (!staging) return Status(Code::Unsupported, which() + "no transport here copies for " + region->location);
+        auto of_request = events.make(i, staging, handles);
+        if (!of_request) return of_request.status();
+        if (*of_request) made.emplace_back(i, std::move(*of_request));
     }
+    if (const Status begun = events.begin(); !begun) return begun;
     return made;
 }
 
@@ -138,7 +145,7 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
         return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " has room for " +
                                                   std::to_string(batch->capacity()) + ", not for " +
                                                   std::to_string(requests.size()));
-    std::map<std::size_t, std::unique_ptr<device::TaskEvents>> events;
+    std::vector<PlacedEvents> events;
     if (any_events) [[unlikely]] {
         auto made = makeEvents(requests, core, *snapshot, batch->tracker());
         if (!made) return made.status();

@@ -109,7 +109,11 @@ void RemotePath::runDevice(const GrantCache::Entry& grant, Sweep& sweep) {
 }
 
 void RemotePath::decline(const Job& job, const Status& why, std::vector<Failure>& failures) {
-    Failure declined = failure(job.request, why, false);
+    // Where tcp is not, this is how the task ends.
+    const Status remedy(why.code(), why.message() +
+                                        "; between processes tcp carries memory of GPUs, staged, where both "
+                                        "ends have that installed");
+    Failure declined = failure(job.request, remedy, false);
     declined.declined = true;
     retire(job.request);
     failures.push_back(std::move(declined));

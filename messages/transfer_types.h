@@ -46,7 +46,9 @@ struct TransferRequest {
     TimePoint deadline = kDefaultDeadline;
 
     // Order with the work of a GPU, of whose memory `source` is then. CUevent, CUstream (cudaEvent_t, cudaStream_t),
-    // not the default stream; null: none. They must live until the task is terminal.
+    // not the default stream; null: none. What is waited for is taken as it is at submit: from when that returns the
+    // event may be recorded again, the stream given more, and either destroyed. `done_event` must live until the task
+    // is terminal.
     void* wait_event = nullptr;   ///< Nothing of the request begins before the event, as recorded by now, is done;
     void* wait_stream = nullptr;  ///< nor before all is done that the stream was given by now.
     /// Recorded when the bytes are in destination memory, before the task is COMPLETED; not when it ends otherwise.

@@ -119,14 +119,16 @@ using Kernels = Owned<Resource::Kernels>;
 /// A stream of ours or of the application: the vendor's handle. Not 0, which is a stream with rules of its own.
 struct StreamRef {
     std::uintptr_t handle = 0;
+    bool is_foreign = false;  ///< Of the application: what the driver says of it need not be about the GPU.
     StreamRef(const DeviceStream& stream) : handle(stream.get()) {}  // NOLINT(google-explicit-constructor)
-    explicit StreamRef(std::uintptr_t foreign) : handle(foreign) {}
+    explicit StreamRef(std::uintptr_t foreign) : handle(foreign), is_foreign(true) {}
 };
 
 struct EventRef {
     std::uintptr_t handle = 0;
+    bool is_foreign = false;                                     ///< As of a stream.
     EventRef(const DeviceEvent& event) : handle(event.get()) {}  // NOLINT(google-explicit-constructor)
-    explicit EventRef(std::uintptr_t foreign) : handle(foreign) {}
+    explicit EventRef(std::uintptr_t foreign) : handle(foreign), is_foreign(true) {}
 };
 
 /// How an allocation is handed to another process.
@@ -204,10 +206,10 @@ class Device : public std::enable_shared_from_this<Device> {
     virtual Status copy(StreamRef stream, std::uint64_t to, std::uint64_t from, std::uint64_t bytes) = 0;
     /// The event is done as soon as all that the stream was given until now is.
     virtual Status record(EventRef event, StreamRef stream) = 0;
-    /// What the stream is given from now on begins when the event is done, as it was recorded last. The event may be of
-    /// another GPU.
+    /// What the stream is given from now on begins when the event is done, as it was recorded last: what it is recorded
+    /// for afterwards, or that it is given back, changes nothing. The event may be of another GPU.
     virtual Status wait(StreamRef stream, EventRef event) = 0;
-    /// Whether the event is done. An event that was never recorded is.
+    /// Whether the event is done, as it was recorded last. An event that was never recorded is.
     virtual Result<bool> isDone(EventRef event) = 0;
     /// Calls `function(argument)` on a thread of the driver when the stream has come so far, and lets the stream go on
     /// afterwards; it may not call the driver. Not called when the device is lost before.

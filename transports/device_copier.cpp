@@ -27,9 +27,9 @@ Status DeviceCopier::make(std::shared_ptr<Device> device) {
         if (!stream) return stream.status();
         streams_.push_back(std::move(*stream));
     }
-    auto joined = device_->makeEvent();
-    if (!joined) return joined.status();
-    joined_ = std::move(*joined);
+    auto told = device_->makeStream();
+    if (!told) return told.status();
+    told_ = std::move(*told);
     if (Status status = bell_.make(*device_); !status) return status;
     for (unsigned index = 0; index < kSlots; ++index) {
         auto event = device_->makeEvent();
@@ -62,12 +62,6 @@ Status DeviceCopier::begin(std::span<const PageMove> moves, PageWay way, Begun& 
     slot.unseen = !recorded;
     if (recorded) begun = {slot.copy, made.whole};
     return status ? recorded : status;
-}
-
-Status DeviceCopier::record(EventRef event) {
-    if (Status status = device_->record(joined_, streams_[1]); !status) return status;
-    if (Status status = device_->wait(streams_[0], joined_); !status) return status;
-    return device_->record(event, streams_[0]);
 }
 
 bool DeviceCopier::isUnderWay(std::uint64_t copy) const {

@@ -52,8 +52,9 @@ class DeviceCopier {
         std::size_t whole = 0;   ///< So many, from the first on, get there with `copy`; the next one was refused.
     };
     Status begin(std::span<const PageMove> moves, PageWay way, Begun& begun);
-    /// The event, which is of the application, is done once what the streams were given until now is.
-    Status record(EventRef event);
+    /// Records the event, which is of the application, behind every copy that was seen to have ended. Others that are
+    /// under way do not hold it.
+    Status record(EventRef event) { return device_->record(event, told_); }
     /// Known by the last poll.
     bool isUnderWay(std::uint64_t copy) const;
     Status state() const { return device_->state(); }
@@ -81,7 +82,7 @@ class DeviceCopier {
     std::shared_ptr<Device> device_;
     std::shared_ptr<PagePacking> packing_;
     std::vector<DeviceStream> streams_;
-    DeviceEvent joined_;  ///< For record.
+    DeviceStream told_;  ///< For record: nothing else is ever in it.
     std::vector<Slot> slots_;
     std::vector<unsigned> free_;
     std::vector<unsigned> busy_;  ///< In the order in which they began.

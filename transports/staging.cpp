@@ -29,6 +29,7 @@ Result<std::shared_ptr<Staging>> Staging::create(const std::shared_ptr<Device>& 
     staging->out_ = std::move(*out);
     staging->in_ = std::move(*in);
     staging->copier_ = std::move(*copier);
+    staging->captures_ = std::make_shared<EventCaptures>(device);
     return staging;
 }
 

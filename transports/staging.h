@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "transports/device.h"
 #include "transports/device_copier.h"
+#include "transports/event_captures.h"
 #include "transports/pack_trial.h"
 #include "transports/page_packing.h"
 #include "transports/region.h"
@@ -23,7 +24,7 @@
 
 namespace troupe::device {
 
-/// The rings and streams of one GPU on one data loop, for all Nics there. On the loop's turn.
+/// The rings and streams of one GPU on one data loop, for all Nics there. On the loop's turn, but for `captures`.
 class Staging : public std::enable_shared_from_this<Staging> {
   public:
     static Result<std::shared_ptr<Staging>> create(const std::shared_ptr<Device>& device, const StagingOptions& options,
@@ -33,6 +34,7 @@ class Staging : public std::enable_shared_from_this<Staging> {
     StagingRing& out() const { return *out_; }  ///< From the GPU.
     StagingRing& in() const { return *in_; }    ///< To it.
     DeviceCopier& copier() const { return *copier_; }
+    EventCaptures& captures() const { return *captures_; }  ///< For any thread.
     /// What becomes readable as `arm` says.
     std::array<int, 3> bells() const { return {out_->waitFd(), in_->waitFd(), copier_->waitFd()}; }
 
@@ -51,6 +53,7 @@ class Staging : public std::enable_shared_from_this<Staging> {
     std::unique_ptr<StagingRing> out_;
     std::unique_ptr<StagingRing> in_;
     std::unique_ptr<DeviceCopier> copier_;
+    std::shared_ptr<EventCaptures> captures_;
 };
 
 /// Whether pages are moved by a GPU's kernel: where that was measured to be faster, wherever there are two, never.

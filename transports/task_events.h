@@ -1,10 +1,16 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "transports/device.h"
+#include "transports/event_captures.h"
 #include "transports/staging.h"
 
 namespace troupe::device {
@@ -12,31 +18,79 @@ namespace troupe::device {
 /// What of the application a transfer waits for before it begins, and what it tells when its bytes are there. The
 /// vendor's handles, of the GPU that the local memory is on; 0: none.
 struct EventHandles {
-    std::uintptr_t wait_event = 0;
+    std::uintptr_t wait_event = 0;   ///< As it is recorded now.
     std::uintptr_t wait_stream = 0;  ///< All that it was given so far.
     std::uintptr_t done_event = 0;
 
     bool any() const { return (wait_event | wait_stream | done_event) != 0; }
 };
 
+/// What tasks wait for, as it was when they were submitted: one for all of a submit that name the same. Made by the
+/// thread that submits, then on the turn of one loop.
+class TaskWait {
+  public:
+    /// Nothing is waited for any more. No call waits; an event that never comes holds nothing but these tasks. An
+    /// error, DeviceLost among them, is not asked about again.
+    Result<bool> isReady();
+
+  private:
+    friend class EventsOfSubmit;
+    /// A stream of the application, by an event of ours that was recorded there.
+    struct StreamMark {
+        std::shared_ptr<Device> device;
+        DeviceEvent event;
+    };
+
+    std::shared_ptr<EventCaptures::Captured> event_;
+    std::shared_ptr<StreamMark> stream_;
+    Status lost_;  ///< Not Ok: the GPU was lost before all could be noted.
+};
+
 /// The same of one task. Made by the thread that submits, then on the turn of the loop that `staging` is of.
 class TaskEvents {
   public:
-    /// What the driver says of a handle that it does not take.
-    static Result<std::unique_ptr<TaskEvents>> create(std::shared_ptr<Staging> staging, const EventHandles& handles);
+    TaskEvents(std::shared_ptr<Staging> staging, std::shared_ptr<TaskWait> wait, std::uintptr_t done_event)
+        : staging_(std::move(staging)), wait_(std::move(wait)), done_event_(done_event) {}
 
-    /// Nothing is waited for any more. No call waits; an event that never comes holds nothing but this task.
-    Result<bool> isReady();
+    /// Null: for nothing.
+    TaskWait* wait() const { return wait_.get(); }
     /// The destination is complete: records the event.
     Status signal();
 
   private:
-    TaskEvents(std::shared_ptr<Staging> staging, const EventHandles& handles)
-        : staging_(std::move(staging)), handles_(handles) {}
-
     std::shared_ptr<Staging> staging_;
-    EventHandles handles_;
-    DeviceEvent of_stream_;  ///< What `wait_stream` has come so far.
+    std::shared_ptr<TaskWait> wait_;
+    std::uintptr_t done_event_;
+};
+
+/// Makes the events of the tasks of one submit: first `make` for each request, then `begin`. Each event and stream is
+/// asked for once, however many tasks name it. Errors name the request that it was asked for: what the driver says of a
+/// handle that it does not take, or CapacityExceeded, as EventCaptures has it. That the GPU is lost is no error here
+/// but the end of the tasks that wait for it.
+class EventsOfSubmit {
+  public:
+    /// Null: there is nothing to wait for and nobody to tell.
+    Result<std::unique_ptr<TaskEvents>> make(std::size_t request, const std::shared_ptr<Staging>& staging,
+                                             const EventHandles& handles);
+    Status begin();
+
+  private:
+    Result<std::shared_ptr<TaskWait>> wait(const std::shared_ptr<Staging>& staging, const EventHandles& handles);
+    Status look(const Staging& staging, const EventHandles& handles, TaskWait& wait);
+    Status capture(const Staging& staging, std::uintptr_t event, std::shared_ptr<EventCaptures::Captured>& captured);
+    Status mark(const Staging& staging, std::uintptr_t stream, std::shared_ptr<TaskWait::StreamMark>& mark);
+
+    using Named = std::pair<const Staging*, std::uintptr_t>;
+    struct ToBegin {
+        std::size_t request;
+        std::shared_ptr<EventCaptures::Captured> captured;
+    };
+    std::vector<ToBegin> to_begin_;
+    std::size_t request_ = 0;  ///< That is looked at.
+    /// Null, here and in the next two: that is done.
+    std::map<Named, std::shared_ptr<EventCaptures::Captured>> events_;
+    std::map<Named, std::shared_ptr<TaskWait::StreamMark>> streams_;
+    std::map<std::tuple<const Staging*, std::uintptr_t, std::uintptr_t>, std::shared_ptr<TaskWait>> waits_;
 };
 
 }  // namespace troupe::device

@@ -336,6 +336,71 @@ TEST_F(CudaDeviceTest, AnErrorThatIsTheOnlyAnswerForLongIsALoss) {
     control.reset();
 }
 
+/// Threads that say nothing about it may hardly do anything then, and what they do spoils the graph.
+TEST_F(CudaDeviceTest, AGraphThatTheApplicationCapturesMeanwhileIsNotSpoilt) {
+    const auto mode = [&] {
+        api::CaptureMode exchanged = api::CaptureMode::ThreadLocal;
+        EXPECT_TRUE(invoke(call().threadExchangeStreamCaptureMode, &exchanged));
+        const api::CaptureMode before = exchanged;
+        EXPECT_TRUE(invoke(call().threadExchangeStreamCaptureMode, &exchanged));
+        return before;
+    };
+    control.captureGraph(true);
+    {
+        auto device = must(runtime->open(0));
+        DeviceStream stream = must(device->makeStream());
+        DeviceEvent event = must(device->makeEvent());
+        DeviceMemory memory = must(device->allocate(64));
+        for (const auto& [name, run] : everything(*device, stream, event, memory)) {
+            EXPECT_TRUE(run()) << name << ": " << run().toString();
+            EXPECT_EQ(mode(), api::CaptureMode::Global) << name << ": as the thread had it before";
+        }
+        const MemoryPlace place = must(runtime->locate({memory.get(), 64}));
+        must(device->exportMemory(place, false));
+        must(device->synchronize(stream));
+    }
+    control.captureGraph(false);
+}
+
+/// Of what is not the engine's own an error says nothing of the GPU, however often it comes.
+TEST_F(CudaDeviceTest, AHandleThatIsNoneOfTheApplicationCostsNoGpu) {
+    const DeviceStream stream = must(gpu(0).makeStream());
+    const DeviceEvent event = must(gpu(0).makeEvent());
+    DeviceEvent gone = must(gpu(0).makeEvent());
+    DeviceStream ended = must(gpu(0).makeStream());
+    const EventRef foreign_event(gone.get());
+    const StreamRef foreign_stream(ended.get());
+    gone.reset();
+    ended.reset();
+    // Half as long again as an error of what is the engine's own may be the only answer.
+    const TimePoint until = Clock::now() + std::chrono::milliseconds(1500);
+    while (Clock::now() < until) {
+        EXPECT_EQ(gpu(0).isDone(foreign_event).status().code(), Code::InvalidArgument);
+        EXPECT_EQ(gpu(0).record(event, foreign_stream).code(), Code::InvalidArgument);
+        EXPECT_EQ(gpu(0).record(foreign_event, stream).code(), Code::InvalidArgument);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_TRUE(gpu(0).state());
+    EXPECT_NE(control.violations(), "");
+    control.forgetViolations();
+}
+
+/// A driver answers with the error of the context that an event is of.
+TEST_F(CudaDeviceTest, AnEventOfAnotherGpuThatIsLostCostsNotThisOne) {
+    const DeviceStream stream = must(gpu(0).makeStream());
+    const DeviceEvent other = must(gpu(1).makeEvent());
+    const DeviceEvent own = must(gpu(0).makeEvent());
+    control.lose(1, api::Result::IllegalAddress);
+    const Status refused = gpu(0).isDone(EventRef(other.get())).status();
+    EXPECT_EQ(refused.code(), Code::InvalidArgument);
+    EXPECT_NE(refused.message().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << refused.message();
+    EXPECT_TRUE(gpu(0).state());
+    must(gpu(0).record(own, stream));
+    control.lose(0, api::Result::LaunchFailed);
+    EXPECT_EQ(gpu(0).isDone(EventRef(own.get())).status().code(), Code::DeviceLost);
+    EXPECT_EQ(gpu(0).state().code(), Code::DeviceLost);
+}
+
 /// What it would be made in otherwise is the application's.
 TEST_F(CudaDeviceTest, NothingIsGivenBackInAContextOfOthers) {
     DeviceMemory memory = must(gpu(0).allocate(64));

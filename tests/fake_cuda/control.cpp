@@ -89,6 +89,12 @@ void fakeCudaHoldCall(const char* call, int held) {
     state.changed.notify_all();
 }
 
+void fakeCudaCaptureGraph(int capturing) {
+    State& state = State::get();
+    const std::lock_guard lock(state.mutex);
+    state.capturing = capturing != 0;
+}
+
 void fakeCudaReuseAddresses(int reuse) {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);

@@ -36,6 +36,9 @@ class Control {
     void holdCall(const char* call, bool held) {
         find<decltype(fakeCudaHoldCall)>("fakeCudaHoldCall")(call, held ? 1 : 0);
     }
+    void captureGraph(bool capturing) {
+        find<decltype(fakeCudaCaptureGraph)>("fakeCudaCaptureGraph")(capturing ? 1 : 0);
+    }
     void reuseAddresses(bool reuse) { find<decltype(fakeCudaReuseAddresses)>("fakeCudaReuseAddresses")(reuse ? 1 : 0); }
     void ownAddresses(bool own) { find<decltype(fakeCudaOwnAddresses)>("fakeCudaOwnAddresses")(own ? 1 : 0); }
     void delay(std::uintptr_t stream, unsigned us) {

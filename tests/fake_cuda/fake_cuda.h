@@ -24,6 +24,9 @@ void fakeCudaLatency(unsigned us, unsigned ns_per_kib, unsigned jitter_us);
 void fakeCudaHold(int held);
 /// While held, calls of that name are counted, and wait before they do anything else.
 void fakeCudaHoldCall(const char* call, int held);
+/// While set, some stream of the application is captured into a graph, in the mode that holds for all threads: a call
+/// that could spoil the graph, by a thread that did not ask for leave, is refused, and a violation.
+void fakeCudaCaptureGraph(int capturing);
 /// What is freed is given to the next allocation of the same size, so that addresses return with other memory.
 void fakeCudaReuseAddresses(int reuse);
 /// What is registered of the host's memory from now on has another address on the device: kernels do not reach it by
@@ -51,8 +54,9 @@ int fakeCudaOpenPeerMemory(unsigned long long addr, std::size_t bytes, unsigned 
 // --- what happened ------------------------------------------------------------------------------------------------
 
 /// How often a call was made; of "pageable copies" how many waited for the host because of memory that is not pinned;
-/// "operations" of all streams; "contexts" that are alive. Of copies from or to memory of another GPU than their
-/// stream's: "copies by peer access", which was enabled, and "copies between GPUs through the host".
+/// "operations" of all streams that began, "copies" of them; "contexts" that are alive. Of copies from or to memory of
+/// another GPU than their stream's: "copies by peer access", which was enabled, and "copies between GPUs through the
+/// host".
 unsigned fakeCudaCount(const char* what);
 /// What a driver would have answered with undefined behaviour, one per line. Returns how many.
 unsigned fakeCudaViolations(char* buffer, std::size_t bytes);

@@ -109,10 +109,16 @@ TEST_F(FakeCuda, StreamsOvertakeEachOtherUnlessAnEventOrdersThem) {
     use(call().streamWaitEvent, fast, event, 0u);
     use(call().memsetD8Async, memory, static_cast<unsigned char>(3), std::size_t{4096}, fast);
     EXPECT_EQ(get(call().streamQuery, fast), Result::NotReady);
+    // Recorded anew it stands for that; who waits already waits for what it stood for before.
+    StreamHandle third = makeStream();
+    use(call().eventRecord, event, third);
+    use(call().streamSynchronize, third);
+    use(call().eventQuery, event);
+    EXPECT_EQ(get(call().streamQuery, fast), Result::NotReady);
+    use(call().streamDestroy, third);
     go = true;
     use(call().streamSynchronize, fast);
     EXPECT_EQ(control.read(memory, 1)[0], 3);
-    use(call().eventQuery, event);
     use(call().eventDestroy, event);
     use(call().streamDestroy, slow);
     use(call().streamDestroy, fast);
@@ -158,6 +164,33 @@ TEST_F(FakeCuda, WhatADriverWouldNotDefineIsAViolation) {
     EXPECT_NE(control.violations().find("not there"), std::string::npos);
     use(call().memFree, memory);
     control.forgetViolations();
+}
+
+TEST_F(FakeCuda, WhatCouldSpoilAGraphThatIsCapturedIsRefusedUnlessItsThreadAsksForLeave) {
+    StreamHandle stream = makeStream();
+    const DevicePtr memory = allocate(64);
+    EventHandle event = nullptr;
+    use(call().eventCreate, &event, kEventDisableTiming);
+    control.captureGraph(true);
+    use(call().memsetD8Async, memory, static_cast<unsigned char>(0), std::size_t{1}, stream);
+    use(call().eventRecord, event, stream);
+    EXPECT_EQ(control.violations(), "");
+    EXPECT_EQ(get(call().eventQuery, event), Result::StreamCaptureUnsupported);
+    EXPECT_NE(control.violations().find("spoilt a graph"), std::string::npos);
+    control.forgetViolations();
+    auto mode = CaptureMode::Relaxed;
+    use(call().threadExchangeStreamCaptureMode, &mode);
+    EXPECT_EQ(mode, CaptureMode::Global);
+    use(call().streamSynchronize, stream);
+    use(call().eventQuery, event);
+    use(call().threadExchangeStreamCaptureMode, &mode);
+    EXPECT_EQ(mode, CaptureMode::Relaxed);
+    EXPECT_EQ(get(call().memFree, memory), Result::StreamCaptureUnsupported);
+    control.forgetViolations();
+    control.captureGraph(false);
+    use(call().eventDestroy, event);
+    use(call().streamDestroy, stream);
+    use(call().memFree, memory);
 }
 
 TEST_F(FakeCuda, PageableMemoryIsCopiedWhileTheCallerWaits) {

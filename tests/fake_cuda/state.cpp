@@ -37,6 +37,21 @@ std::vector<ContextObject*>& contextsOfThread() {
     return contexts;
 }
 
+CaptureMode& captureModeOfThread() {
+    thread_local CaptureMode mode = CaptureMode::Global;
+    return mode;
+}
+
+/// What cannot spoil a graph that is captured beside it: it only says something, or gives a stream work.
+bool sparesGraphs(const std::string& call) {
+    static const std::set<std::string> gives_work{"cuMemcpyAsync",         "cuMemsetD8Async", "cuLaunchKernel",
+                                                  "cuLaunchHostFunc",      "cuEventRecord",   "cuStreamWaitEvent",
+                                                  "cuPointerGetAttributes"};
+    if (call == "cuDevicePrimaryCtxRetain" || call == "cuDevicePrimaryCtxRelease") return false;
+    return call.rfind("cuInit", 0) == 0 || call.rfind("cuDevice", 0) == 0 || call.rfind("cuCtx", 0) == 0 ||
+           call.rfind("cuThread", 0) == 0 || gives_work.count(call) != 0;
+}
+
 const char* nameOf(Result result) {
     switch (result) {
 #define TROUPE_FAKE_NAME(ours, theirs) \
@@ -63,6 +78,8 @@ const char* nameOf(Result result) {
         TROUPE_FAKE_NAME(PeerAccessAlreadyEnabled, ERROR_PEER_ACCESS_ALREADY_ENABLED)
         TROUPE_FAKE_NAME(PeerAccessUnsupported, ERROR_PEER_ACCESS_UNSUPPORTED)
         TROUPE_FAKE_NAME(NotSupported, ERROR_NOT_SUPPORTED)
+        TROUPE_FAKE_NAME(StreamCaptureUnsupported, ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        TROUPE_FAKE_NAME(CapturedEvent, ERROR_CAPTURED_EVENT)
         TROUPE_FAKE_NAME(Unknown, ERROR_UNKNOWN)
 #undef TROUPE_FAKE_NAME
         default: return nullptr;
@@ -140,6 +157,7 @@ void State::configure() {
     counts.clear();
     violations.clear();
     held = false;
+    capturing = false;
     held_calls.clear();
     process = 0;
 }
@@ -161,6 +179,10 @@ Result State::enter(const char* call) {
             if (losesContext(fault.result) && !contexts.empty()) lose(*contexts.back(), fault.result);
             return fault.result;
         }
+    }
+    if (capturing && captureModeOfThread() != CaptureMode::Relaxed && !sparesGraphs(call)) {
+        violate(std::string(call) + " spoilt a graph that was being captured");
+        return Result::StreamCaptureUnsupported;
     }
     // A child of fork() does not have its parent's driver.
     if (std::strcmp(call, "cuInit") != 0 && process != ::getpid()) return Result::NotInitialized;
@@ -415,6 +437,13 @@ Result cuCtxSetCurrent(ContextHandle context) {
     auto& contexts = fake_cuda::contextsOfThread();
     if (!contexts.empty()) contexts.pop_back();
     if (context != nullptr) contexts.push_back(context);
+    return Result::Success;
+}
+
+Result cuThreadExchangeStreamCaptureMode(CaptureMode* mode) {
+    TROUPE_ENTER("cuThreadExchangeStreamCaptureMode")
+    if (mode == nullptr || *mode > CaptureMode::Relaxed) return Result::InvalidValue;
+    std::swap(*mode, fake_cuda::captureModeOfThread());
     return Result::Success;
 }
 

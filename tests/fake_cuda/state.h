@@ -48,8 +48,8 @@ struct StreamObject {
 
 struct EventObject {
     ContextObject* context = nullptr;
-    std::uint64_t recorded = 0;  ///< How often it was recorded,
-    std::uint64_t done = 0;      ///< and up to which of them it is done.
+    /// Of the last recording: whether it is done. Null: there was none. Streams that wait for an earlier one keep that.
+    std::shared_ptr<bool> recording;
 };
 
 struct ModuleObject {
@@ -180,6 +180,7 @@ class State {
     std::map<std::uint64_t, std::vector<std::uint64_t>> freed;  ///< Reservations without memory, by bytes.
     std::uint64_t next_id = 1;
     bool held = false;
+    bool capturing = false;  ///< A stream of the application, into a graph.
     std::set<std::string> held_calls;
     std::map<std::string, Fault> faults;
     std::map<std::string, unsigned> counts;

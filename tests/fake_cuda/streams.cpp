@@ -74,6 +74,7 @@ bool look(State& state, std::uint64_t addr, std::uint64_t bytes, int device, std
 void runCopy(std::unique_lock<std::mutex>& lock, ContextObject& context, std::uint64_t to, std::uint64_t from,
              std::uint64_t bytes) {
     State& state = State::get();
+    ++state.counts["copies"];
     std::vector<Segment> target;
     std::vector<Segment> source;
     if (!look(state, to, bytes, context.device, target) || !look(state, from, bytes, context.device, source)) {
@@ -143,17 +144,16 @@ Result streamOf(State& state, const ContextObject* context, StreamHandle stream)
     return Result::Success;
 }
 
+/// Of an event that is alive. A driver looks into what it is given, whatever that is.
+Result eventOf(State& state, const char* call, EventHandle event) {
+    if (state.events.count(event) != 0) return Result::Success;
+    state.violate(std::string(call) + " of an event that is not there");
+    return Result::InvalidHandle;
+}
+
 #define TROUPE_ENTER_STREAM(name, stream) \
     TROUPE_ENTER_CONTEXT(name)            \
     if (const Result refused = streamOf(state, context, stream); refused != Result::Success) return refused;
-
-#define TROUPE_ENTER_EVENT(name, event)                                      \
-    TROUPE_ENTER_CONTEXT(name)                                               \
-    if (state.events.count(event) == 0) {                                    \
-        state.violate(std::string(name) + " of an event that is not there"); \
-        return Result::InvalidHandle;                                        \
-    }                                                                        \
-    if (event->context->lost) return *event->context->lost;
 
 }  // namespace
 
@@ -197,11 +197,13 @@ Result cuStreamSynchronize(StreamHandle stream) {
 
 Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flags) {
     TROUPE_ENTER_STREAM("cuStreamWaitEvent", stream)
-    if (flags != 0 || state.events.count(event) == 0) return Result::InvalidHandle;
+    if (const Result refused = eventOf(state, "cuStreamWaitEvent", event); refused != Result::Success) return refused;
+    if (flags != 0) return Result::InvalidValue;
     // As it was recorded last; what is recorded later does not matter.
-    const auto kept = state.events.at(event);
-    state.enqueue(*stream, [&state, context, kept, until = kept->recorded](std::unique_lock<std::mutex>& running) {
-        state.changed.wait(running, [&] { return kept->done >= until || kept->context->lost || context->lost; });
+    if (!event->recording) return Result::Success;
+    state.enqueue(*stream, [&state, context, other = event->context,
+                            recording = event->recording](std::unique_lock<std::mutex>& running) {
+        state.changed.wait(running, [&] { return *recording || other->lost || context->lost; });
     });
     return Result::Success;
 }
@@ -229,21 +231,21 @@ Result cuEventCreate(EventHandle* event, unsigned) {
 
 Result cuEventRecord(EventHandle event, StreamHandle stream) {
     TROUPE_ENTER_STREAM("cuEventRecord", stream)
-    if (state.events.count(event) == 0) return Result::InvalidHandle;
+    if (const Result refused = eventOf(state, "cuEventRecord", event); refused != Result::Success) return refused;
     if (event->context != context) {
         state.violate("an event was recorded on a stream of another device");
         return Result::InvalidHandle;
     }
-    const auto kept = state.events.at(event);
-    state.enqueue(*stream, [kept, number = ++kept->recorded](std::unique_lock<std::mutex>&) {
-        kept->done = std::max(kept->done, number);
-    });
+    event->recording = std::make_shared<bool>(false);
+    state.enqueue(*stream, [recording = event->recording](std::unique_lock<std::mutex>&) { *recording = true; });
     return Result::Success;
 }
 
 Result cuEventQuery(EventHandle event) {
-    TROUPE_ENTER_EVENT("cuEventQuery", event)
-    return event->done >= event->recorded ? Result::Success : Result::NotReady;
+    TROUPE_ENTER_CONTEXT("cuEventQuery")
+    if (const Result refused = eventOf(state, "cuEventQuery", event); refused != Result::Success) return refused;
+    if (event->context->lost) return *event->context->lost;
+    return !event->recording || *event->recording ? Result::Success : Result::NotReady;
 }
 
 Result cuEventDestroy_v2(EventHandle event) {

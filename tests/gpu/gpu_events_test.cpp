@@ -3,9 +3,14 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <future>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/gpu/fixture.h"
+#include "transports/event_captures.h"
 
 namespace troupe::gpu {
 namespace {
@@ -14,6 +19,32 @@ using ::testing::HasSubstr;
 using namespace gpu::testing;
 
 constexpr std::uint64_t kBytes = 300000;
+
+/// A kernel of the application on a stream of its own, which runs until the test ends it.
+class LongKernel {
+  public:
+    explicit LongKernel(device::Device& gpu) : gpu_(gpu), stream_(std::move(*gpu.makeStream())) {
+        EXPECT_TRUE(gpu.notify(
+            stream_, [](void* ended) { static_cast<std::promise<void>*>(ended)->get_future().wait(); }, &ended_));
+    }
+    ~LongKernel() {
+        end();
+        EXPECT_TRUE(gpu_.synchronize(stream_));
+    }
+    LongKernel(const LongKernel&) = delete;
+    LongKernel& operator=(const LongKernel&) = delete;
+
+    const device::DeviceStream& stream() const { return stream_; }
+    void end() {
+        if (!std::exchange(has_ended_, true)) ended_.set_value();
+    }
+
+  private:
+    device::Device& gpu_;
+    std::promise<void> ended_;
+    bool has_ended_ = false;
+    device::DeviceStream stream_;
+};
 
 class GpuEvents : public GpuTest {
   protected:
@@ -29,6 +60,11 @@ class GpuEvents : public GpuTest {
         GpuTest::TearDown();
     }
     static void* handle(std::uintptr_t value) { return reinterpret_cast<void*>(value); }
+    device::DeviceEvent recorded(const device::DeviceStream& stream) {
+        device::DeviceEvent event = must(gpu(0).makeEvent());
+        must(gpu(0).record(event, stream));
+        return event;
+    }
 
     std::unique_ptr<TransferEngine> a;
     std::unique_ptr<TransferEngine> b;
@@ -79,6 +115,33 @@ TEST_F(GpuEvents, TheDoneEventIsRecordedBeforeTheTaskIsCompleted) {
     must(gpu(0).copy(stream, copy.addr(), target.addr(), kBytes));
     must(gpu(0).synchronize(stream));
     EXPECT_TRUE(copy.read(0, kBytes) == noise(kBytes, 3));
+}
+
+/// It says of its own task that it is done, and waits for no other's.
+TEST_F(GpuEvents, TheDoneEventDoesNotWaitForCopiesOfOtherTasks) {
+    Memory local = make("gpu0", kBytes);
+    Memory other = make("gpu0", kBytes);
+    Memory remote = make("host", kBytes);
+    for (Memory* memory : {&local, &other}) registerAll(*a, *memory);
+    registerAll(*b, remote);
+    const device::DeviceEvent done = must(gpu(0).makeEvent());
+    const unsigned before = control.count("copies");
+    // Long after everything else of this test.
+    control.latency(3000000);
+    BatchHolder slow(*a, 2);
+    // One in each of the streams that copy within a GPU.
+    const auto slow_request = makeRequest(Opcode::Write, kLocalSegmentID, local.pointer(), other.addr(), kBytes / 2);
+    ASSERT_TRUE(slow.submit({slow_request, slow_request}));
+    const auto limit = Clock::now() + test::kPatience;
+    while (control.count("copies") < before + 2 && Clock::now() < limit) std::this_thread::yield();
+    control.latency(0);
+    auto quick = makeRequest(Opcode::Write, segment, local.pointer(), remote.addr(), 1000);
+    quick.done_event = handle(done.get());
+    expectCompleted(runBatch(*a, {quick}), 1000);
+    while (!must(gpu(0).isDone(done)) && Clock::now() < limit) std::this_thread::yield();
+    EXPECT_EQ(slow.task(0).s, TransferStatusEnum::PENDING);
+    EXPECT_EQ(slow.task(1).s, TransferStatusEnum::PENDING);
+    expectCompleted(slow.wait(), kBytes / 2 * 2);
 }
 
 TEST_F(GpuEvents, ATaskWhoseEventNeverComesEndsByItsDeadlineOrByCancelAndHoldsNobody) {
@@ -148,6 +211,336 @@ TEST_F(GpuEvents, OfManyThatWaitSomeAreCanceledAndTheOthersGoOut) {
     }
     EXPECT_GT(canceled, 0u);
     must(gpu(0).synchronize(stream));
+}
+
+/// As recorded at submit: what the application does with its event afterwards is its own affair.
+TEST_F(GpuEvents, AnEventThatIsRecordedAgainAfterSubmitOrGivenBackLetsNothingBeginEarlier) {
+    for (const bool given_back : {false, true}) {
+        for (const SegmentID to : {segment, kLocalSegmentID}) {
+            Memory source = make("gpu0", kBytes);
+            Memory fresh = make("gpu0", kBytes);
+            Memory target = make("gpu1", kBytes);
+            registerAll(*a, source);
+            registerAll(to == segment ? *b : *a, target);
+            source.write(0, noise(kBytes, 1));
+            fresh.write(0, noise(kBytes, 2));
+            const device::DeviceStream idle = must(gpu(0).makeStream());
+            LongKernel kernel(gpu(0));
+            must(gpu(0).copy(kernel.stream(), source.addr(), fresh.addr(), kBytes));
+            device::DeviceEvent event = recorded(kernel.stream());
+            auto request = makeRequest(Opcode::Write, to, source.pointer(), target.addr(), kBytes);
+            request.wait_event = handle(event.get());
+            BatchHolder batch(*a, 1);
+            ASSERT_TRUE(batch.submit({request}));
+            if (given_back) {
+                event.reset();
+            } else {
+                must(gpu(0).record(event, idle));
+                must(gpu(0).synchronize(idle));
+            }
+            // Time enough for what would begin now to end.
+            const auto early = a->waitTransfer(batch.id(), std::chrono::milliseconds(50));
+            ASSERT_TRUE(early);
+            EXPECT_EQ(early->s, TransferStatusEnum::PENDING);
+            kernel.end();
+            expectCompleted(batch.wait(), kBytes);
+            EXPECT_TRUE(target.read(0, kBytes) == noise(kBytes, 2));
+            EXPECT_TRUE(a->unregisterLocalMemory(source.pointer()));
+            EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(target.pointer()));
+        }
+    }
+}
+
+TEST_F(GpuEvents, AnEventThatIsRecordedAgainBehindALongKernelIsNotWaitedForTwice) {
+    Memory source = make("gpu0", kBytes);
+    Memory target = make("host", kBytes);
+    registerAll(*a, source);
+    registerAll(*b, target);
+    source.write(0, noise(kBytes, 1));
+    LongKernel first(gpu(0));
+    LongKernel second(gpu(0));
+    const device::DeviceEvent event = recorded(first.stream());
+    auto request = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
+    request.wait_event = handle(event.get());
+    BatchHolder batch(*a, 1);
+    ASSERT_TRUE(batch.submit({request}));
+    must(gpu(0).record(event, second.stream()));
+    first.end();
+    expectCompleted(batch.wait(), kBytes);
+    EXPECT_FALSE(must(gpu(0).isDone(event)));
+    EXPECT_TRUE(target.read(0, kBytes) == noise(kBytes, 1));
+    // Who names it now means that.
+    BatchHolder next(*a, 1);
+    ASSERT_TRUE(next.submit({request}));
+    const auto early = a->waitTransfer(next.id(), std::chrono::milliseconds(50));
+    ASSERT_TRUE(early);
+    EXPECT_EQ(early->s, TransferStatusEnum::PENDING);
+    second.end();
+    expectCompleted(next.wait(), kBytes);
+}
+
+TEST_F(GpuEvents, TasksWhoseEventsHaveNothingToDoWithEachOtherDoNotWaitForEachOther) {
+    constexpr std::size_t kOthers = 40;
+    Memory source = make("gpu0", kBytes);
+    Memory target = make("host", kBytes);
+    registerAll(*a, source);
+    registerAll(*b, target);
+    LongKernel endless(gpu(0));
+    const auto request = [&](const device::DeviceEvent& event) {
+        auto made = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
+        made.wait_event = handle(event.get());
+        return made;
+    };
+    std::vector<device::DeviceEvent> events;
+    std::vector<TransferRequest> waiting;
+    for (std::size_t i = 0; i < kOthers; ++i) {
+        events.push_back(recorded(endless.stream()));
+        waiting.push_back(request(events.back()));
+    }
+    BatchHolder late(*a, kOthers);
+    ASSERT_TRUE(late.submit(waiting));
+    for (int round = 0; round < 3; ++round) {
+        LongKernel kernel(gpu(0));
+        const device::DeviceEvent event = recorded(kernel.stream());
+        BatchHolder batch(*a, 1);
+        ASSERT_TRUE(batch.submit({request(event)}));
+        kernel.end();
+        expectCompleted(batch.wait(), kBytes);
+    }
+    EXPECT_EQ(late.task(0).s, TransferStatusEnum::PENDING);
+    endless.end();
+    expectCompleted(late.wait(), kOthers * kBytes);
+}
+
+/// However many they are: an event is asked for once, and waited for by one stream.
+TEST_F(GpuEvents, ManyTasksOfASubmitWithOneEventCostTheDriverWhatOneDoes) {
+    constexpr std::size_t kTasks = 30000;
+    constexpr std::uint64_t kEach = 16;
+    Memory local = make("gpu0", kTasks * kEach);
+    Memory remote = make("host", kTasks * kEach);
+    registerAll(*a, local);
+    registerAll(*b, remote);
+    local.write(0, noise(kTasks * kEach, 1));
+    for (const bool by_stream : {false, true}) {
+        remote.write(0, noise(kTasks * kEach, 2));
+        LongKernel kernel(gpu(0));
+        const device::DeviceEvent event = recorded(kernel.stream());
+        std::vector<TransferRequest> requests;
+        for (std::uint64_t i = 0; i < kTasks; ++i) {
+            requests.push_back(
+                makeRequest(Opcode::Write, segment, local.pointer(i * kEach), remote.addr() + i * kEach, kEach));
+            (by_stream ? requests.back().wait_stream : requests.back().wait_event) =
+                handle(by_stream ? kernel.stream().get() : event.get());
+        }
+        const auto calls = [this] {
+            return std::vector<unsigned>{control.count("cuStreamWaitEvent"), control.count("cuEventRecord"),
+                                         control.count("cuStreamCreate")};
+        };
+        const auto before = calls();
+        BatchHolder batch(*a, kTasks);
+        ASSERT_TRUE(batch.submit(requests));
+        EXPECT_EQ(calls(), (std::vector<unsigned>{before[0] + (by_stream ? 0 : 1), before[1] + 1,
+                                                  before[2] + (by_stream ? 0 : 1)}));
+        kernel.end();
+        expectCompleted(batch.wait(), kTasks * kEach);
+        EXPECT_TRUE(remote.read(0, kTasks * kEach) == noise(kTasks * kEach, 1));
+    }
+}
+
+/// What is done at submit, or was never recorded, costs a look.
+TEST_F(GpuEvents, AnEventThatIsDoneIsNotWaitedFor) {
+    Memory source = make("gpu0", kBytes);
+    Memory target = make("host", kBytes);
+    registerAll(*a, source);
+    registerAll(*b, target);
+    const device::DeviceStream stream = must(gpu(0).makeStream());
+    const device::DeviceEvent done = recorded(stream);
+    const device::DeviceEvent never = must(gpu(0).makeEvent());
+    must(gpu(0).synchronize(stream));
+    const unsigned streams = control.count("cuStreamCreate");
+    for (const device::DeviceEvent* event : {&done, &never}) {
+        auto request = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
+        request.wait_event = handle(event->get());
+        expectCompleted(runBatch(*a, {request}), kBytes);
+    }
+    EXPECT_EQ(control.count("cuStreamCreate"), streams);
+}
+
+/// Tasks that end early leave streams behind that wait: until their event comes, and not for ever.
+TEST_F(GpuEvents, WhatTasksWaitedForThatEndedEarlyIsBoundedAndGivenBack) {
+    constexpr std::size_t kMost = device::EventCaptures::kMost;
+    Memory source = make("gpu0", kBytes);
+    Memory target = make("host", kBytes);
+    registerAll(*a, source);
+    registerAll(*b, target);
+    auto request = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
+    std::vector<device::DeviceEvent> events;
+    LongKernel kernel(gpu(0));
+    const unsigned streams = control.count("cuStreamCreate");
+    for (int round = 0; round < 2; ++round) {
+        std::vector<TransferRequest> requests;
+        for (std::size_t i = 0; i < kMost / 2; ++i) {
+            events.push_back(recorded(kernel.stream()));
+            request.wait_event = handle(events.back().get());
+            requests.push_back(request);
+        }
+        BatchHolder batch(*a, requests.size());
+        ASSERT_TRUE(batch.submit(requests));
+        ASSERT_TRUE(a->cancelTransfer(batch.id()));
+        EXPECT_EQ(batch.wait().s, TransferStatusEnum::CANCELED);
+    }
+    EXPECT_EQ(control.count("cuStreamCreate"), streams + kMost);
+    BatchHolder batch(*a, 1);
+    const Status refused = batch.submit({request});
+    expectCode(refused, Code::CapacityExceeded);
+    EXPECT_THAT(refused.message(), HasSubstr("request 0: wait_event: cuda:0: "));
+    kernel.end();
+    must(gpu(0).synchronize(kernel.stream()));
+    {
+        // As many again, with what is there.
+        LongKernel other(gpu(0));
+        std::vector<TransferRequest> requests;
+        for (std::size_t i = 0; i < kMost; ++i) {
+            events[i] = recorded(other.stream());
+            request.wait_event = handle(events[i].get());
+            requests.push_back(request);
+        }
+        BatchHolder more(*a, requests.size());
+        const auto submitted = [&] {
+            // The streams of the driver come to their ends one by one.
+            const auto limit = Clock::now() + test::kPatience;
+            Status status = more.submit(requests);
+            while (status.code() == Code::CapacityExceeded && Clock::now() < limit) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                status = more.submit(requests);
+            }
+            return status;
+        };
+        ASSERT_TRUE(submitted());
+        other.end();
+        expectCompleted(more.wait(), kMost * kBytes);
+    }
+    EXPECT_EQ(control.count("cuStreamCreate"), streams + kMost + 1) << "and that of the second kernel";
+    request.wait_event = nullptr;
+    ASSERT_TRUE(batch.submit({request}));
+    expectCompleted(batch.wait(), kBytes);
+}
+
+/// And the batch is as it was: there is room in it for what is right.
+TEST_F(GpuEvents, WhatTheDriverDoesNotTakeIsRefusedByNameAndChangesNothing) {
+    Memory source = make("gpu0", kBytes);
+    Memory target = make("host", kBytes);
+    registerAll(*a, source);
+    registerAll(*b, target);
+    for (const auto& [by_stream, call] : {std::pair{false, "cuEventQuery"},
+                                          {false, "cuStreamCreate"},
+                                          {false, "cuEventCreate"},
+                                          {false, "cuStreamWaitEvent"},
+                                          {false, "cuEventRecord"},
+                                          {true, "cuEventCreate"},
+                                          {true, "cuEventRecord"},
+                                          {true, "cuEventQuery"}}) {
+        SCOPED_TRACE(call);
+        // Each makes its own streams.
+        const auto engine = startEngine(setup());
+        const SegmentID to = open(*engine, b->localSegmentName());
+        registerAll(*engine, source);
+        LongKernel kernel(gpu(0));
+        const device::DeviceEvent event = recorded(kernel.stream());
+        auto good = makeRequest(Opcode::Write, to, source.pointer(), target.addr(), kBytes);
+        auto bad = good;
+        (by_stream ? bad.wait_stream : bad.wait_event) = handle(by_stream ? kernel.stream().get() : event.get());
+        BatchHolder batch(*engine, 2);
+        control.fail(call, cuda::api::Result::InvalidHandle);
+        const Status refused = batch.submit({good, bad});
+        expectCode(refused, Code::InvalidArgument);
+        EXPECT_THAT(refused.message(),
+                    HasSubstr(std::string("request 1: ") + (by_stream ? "wait_stream" : "wait_event") +
+                              ": cuda:0: " + call + ": CUDA_ERROR_INVALID_HANDLE"));
+        EXPECT_TRUE(gpu(0).state());
+        ASSERT_TRUE(batch.submit({good, bad}));
+        kernel.end();
+        expectCompleted(batch.wait(), 2 * kBytes);
+    }
+}
+
+/// It is the tasks that end, as without an event: others of the submit may be of another GPU.
+TEST_F(GpuEvents, OfALostGpuTheTasksThatWaitForItEndAndOthersOfTheSubmitDoNot) {
+    Memory source = make("gpu0", kBytes);
+    Memory well = make("gpu1", kBytes);
+    Memory target = make("host", kBytes);
+    registerAll(*a, source);
+    registerAll(*a, well);
+    registerAll(*b, target);
+    well.write(0, noise(kBytes, 7));
+    for (const bool by_stream : {false, true}) {
+        const device::DeviceStream stream = by_stream ? device::DeviceStream{} : must(gpu(0).makeStream());
+        const device::DeviceEvent event = by_stream ? device::DeviceEvent{} : recorded(stream);
+        auto lost = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
+        // Nobody asks the driver about it.
+        (by_stream ? lost.wait_stream : lost.wait_event) = handle(by_stream ? 1 : event.get());
+        if (!by_stream) control.lose(0, cuda::api::Result::IllegalAddress);
+        BatchHolder batch(*a, 2);
+        ASSERT_TRUE(batch.submit({lost, makeRequest(Opcode::Write, segment, well.pointer(), target.addr(), kBytes)}));
+        batch.wait();
+        test::expectFailed(batch.task(0), Code::DeviceLost);
+        expectCompleted(batch.task(1), kBytes);
+        EXPECT_TRUE(target.read(0, kBytes) == noise(kBytes, 7));
+    }
+}
+
+TEST_F(GpuEvents, TheContextOfTheThreadThatSubmitsStaysCurrent) {
+    Memory source = make("gpu0", kBytes);
+    Memory target = make("host", kBytes);
+    registerAll(*a, source);
+    registerAll(*b, target);
+    gpu(1);
+    cuda::api::ContextHandle other = nullptr;
+    ASSERT_EQ(call().devicePrimaryCtxRetain.function(&other, 1), cuda::api::Result::Success);
+    for (cuda::api::ContextHandle mine : {static_cast<cuda::api::ContextHandle>(nullptr), other}) {
+        LongKernel kernel(gpu(0));
+        const device::DeviceEvent event = recorded(kernel.stream());
+        auto request = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
+        request.wait_event = handle(event.get());
+        request.wait_stream = handle(kernel.stream().get());
+        BatchHolder batch(*a, 1);
+        ASSERT_EQ(call().ctxSetCurrent.function(mine), cuda::api::Result::Success);
+        EXPECT_TRUE(batch.submit({request}));
+        cuda::api::ContextHandle now = nullptr;
+        EXPECT_EQ(call().ctxGetCurrent.function(&now), cuda::api::Result::Success);
+        EXPECT_EQ(now, mine);
+        EXPECT_EQ(call().ctxSetCurrent.function(nullptr), cuda::api::Result::Success);
+        kernel.end();
+        expectCompleted(batch.wait(), kBytes);
+    }
+    EXPECT_EQ(call().devicePrimaryCtxRelease.function(1), cuda::api::Result::Success);
+}
+
+/// In the mode that holds for all threads, as PyTorch captures them.
+TEST_F(GpuEvents, AGraphThatTheApplicationCapturesMeanwhileIsNotSpoilt) {
+    control.captureGraph(true);
+    for (const SegmentID to : {segment, kLocalSegmentID}) {
+        Memory source = make("gpu0", kBytes);
+        Memory target = make("gpu1", kBytes);
+        registerAll(*a, source);
+        registerAll(to == segment ? *b : *a, target);
+        source.write(0, noise(kBytes, 1));
+        LongKernel kernel(gpu(0));
+        const device::DeviceEvent event = recorded(kernel.stream());
+        const device::DeviceEvent done = must(gpu(0).makeEvent());
+        auto request = makeRequest(Opcode::Write, to, source.pointer(), target.addr(), kBytes);
+        request.wait_event = handle(event.get());
+        request.wait_stream = handle(kernel.stream().get());
+        request.done_event = handle(done.get());
+        BatchHolder batch(*a, 1);
+        ASSERT_TRUE(batch.submit({request}));
+        kernel.end();
+        expectCompleted(batch.wait(), kBytes);
+        EXPECT_TRUE(target.read(0, kBytes) == noise(kBytes, 1));
+        EXPECT_TRUE(a->unregisterLocalMemory(source.pointer()));
+        EXPECT_TRUE((to == segment ? *b : *a).unregisterLocalMemory(target.pointer()));
+    }
+    control.captureGraph(false);
 }
 
 TEST_F(GpuEvents, WhatCannotBeWaitedForIsRefused) {

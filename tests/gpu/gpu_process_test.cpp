@@ -131,6 +131,7 @@ TEST_F(GpuProcess, WithoutAnotherWayItFailsWithTheReason) {
     const auto status = runBatch(*engine, {makeRequest(Opcode::Read, segment, local.pointer(), remote, 1000)});
     test::expectFailed(status, Code::Unsupported);
     EXPECT_THAT(status.error.message(), HasSubstr("a GPU there"));
+    EXPECT_THAT(status.error.message(), HasSubstr("tcp carries memory of GPUs, staged"));
 }
 
 /// What is exported is an allocation, what is registered a part of it, and what is asked for a part of that.
