@@ -132,7 +132,7 @@ ConfigKey textKey(std::string name, std::string Config::*field, std::size_t low,
     return {std::move(name), secret ? "secret" : "text", range, std::move(description), set, get};
 }
 
-ConfigKey choiceKey(std::string name, std::string Config::*field, std::vector<std::string> choices,
+ConfigKey choiceKey(std::string name, std::string Config::*field, const std::vector<std::string>& choices,
                     std::string description) {
     std::string range;
     for (const std::string& choice : choices) range += (range.empty() ? "" : ", ") + choice;
