@@ -24,6 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Sources looked at together: with more of them two have the same name for something more often.
 GROUP = 12
+CHECKS = [ROOT / "tests/.clang-tidy", ROOT / ".clang-tidy"]
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
 
 
@@ -32,7 +33,7 @@ class Fingerprints:
 
     def __init__(self, folders):
         version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
-        self.checks = version + (ROOT / ".clang-tidy").read_text()
+        self.checks = version + "".join(path.read_text() for path in CHECKS)
         self.folders = folders
         self.seen = {}
 
@@ -86,9 +87,17 @@ def main():
         return [word for i, word in enumerate(words)
                 if i not in skipped and word != "-c" and pathlib.Path(args.build_dir, word).resolve() != path]
 
+    def checks(path):
+        """A folder for units with the checks of that source: clang-tidy takes those of the folders above it, too."""
+        own = next(each for each in CHECKS if each.parent in path.parents)
+        folder = args.build_dir / "tidy" / own.parent.relative_to(ROOT)
+        folder.mkdir(parents=True, exist_ok=True)
+        if own.parent != ROOT and not (folder / own.name).is_symlink():
+            (folder / own.name).symlink_to(own)
+        return folder
+
     def tidy(group):
-        """In the project's tree, so that its .clang-tidy is found."""
-        with tempfile.NamedTemporaryFile("w", suffix=".cpp", dir=args.build_dir) as unit:
+        with tempfile.NamedTemporaryFile("w", suffix=".cpp", dir=checks(group[0])) as unit:
             for path in group:
                 unit.write(f'#include "{path}"  // NOLINT(bugprone-suspicious-include)\n')
             unit.flush()
@@ -96,10 +105,10 @@ def main():
             return subprocess.run(["clang-tidy", "--quiet", source, "--", *flags(group[0])],
                                   cwd=ROOT, capture_output=True, text=True)
 
-    by_flags = {}
+    alike = {}
     for path in new:
-        by_flags.setdefault(tuple(flags(path)), []).append(path)
-    groups = [paths[i:i + GROUP] for paths in by_flags.values() for i in range(0, len(paths), GROUP)]
+        alike.setdefault((checks(path), *flags(path)), []).append(path)
+    groups = [paths[i:i + GROUP] for paths in alike.values() for i in range(0, len(paths), GROUP)]
 
     bad = done = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
