@@ -164,7 +164,7 @@ ConfigKey parsedKey(ConfigKey key, Status (*parse)(std::string_view)) {
     return key;
 }
 
-ConfigKey choiceKey(std::string name, std::string Config::*field, std::vector<std::string> choices,
+ConfigKey choiceKey(std::string name, std::string Config::*field, const std::vector<std::string>& choices,
                     std::string description) {
     std::string range;
     for (const std::string& choice : choices) range += (range.empty() ? "" : ", ") + choice;

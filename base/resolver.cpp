@@ -40,7 +40,7 @@ struct Resolver::Abandoned {
     ~Abandoned() {
         // There is nobody left to look at them again.
         for (auto& query : queries)
-            if (gai_error(&query->request) == EAI_INPROGRESS) query.release();
+            if (gai_error(&query->request) == EAI_INPROGRESS) static_cast<void>(query.release());
     }
     /// Looks at them until the last has ended.
     static void look(Reactor& reactor, const std::shared_ptr<Abandoned>& abandoned) {

@@ -165,6 +165,7 @@ bool runAll(std::vector<Initiator>& initiators, double seconds) {
     if (initiators.size() == 1) return runFor(initiators[0], seconds);
     std::atomic<bool> good{true};
     std::vector<std::thread> threads;
+    threads.reserve(initiators.size());
     for (auto& initiator : initiators) {
         threads.emplace_back([&] {
             if (!runFor(initiator, seconds)) good = false;

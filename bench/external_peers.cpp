@@ -218,10 +218,11 @@ Result<LoopFigures> runUcxThroughput(bool write, std::size_t block, double secon
     const auto iterations = static_cast<std::size_t>(std::max(32.0, per_second * seconds));
     std::vector<std::string> test = {"-t", write ? "ucp_put_bw" : "ucp_get", "-s", std::to_string(block)};
     if (!write) test.insert(test.end(), {"-O", block < kUcxLargeBlock ? "64" : "16"});
-    auto run = runUcx(test, iterations, iterations / 10, seconds * 2, shared_memory);
+    const std::size_t warm_up = iterations / 10;
+    auto run = runUcx(test, iterations, warm_up, seconds * 2, shared_memory);
     if (!run) return run.status();
     const double rate = run->line.messages_per_second;
-    const double gigabytes = static_cast<double>(iterations + iterations / 10) * static_cast<double>(block) / 1e9;
+    const double gigabytes = static_cast<double>(iterations + warm_up) * static_cast<double>(block) / 1e9;
     return LoopFigures{rate * static_cast<double>(block) / 1e9, rate, run->cpu_seconds / gigabytes};
 }
 

@@ -11,7 +11,7 @@ namespace troupe::cuda {
 /// One call of the driver. Null where the driver has none of it.
 template <class Signature>
 struct Call {
-    const char* name;
+    const char* name = nullptr;
     Signature* function = nullptr;
 };
 

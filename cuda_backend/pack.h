@@ -97,14 +97,15 @@ template <class Word, class Memory>
 TROUPE_PACK_FUNCTION void packWords(Memory& memory, std::uint64_t to, std::uint64_t from, std::uint64_t words,
                                     unsigned lane) {
     std::uint64_t word = lane;
-    for (; word + (kPackUnroll - 1) * kPackLanes < words; word += kPackUnroll * kPackLanes) {
+    for (; word + std::uint64_t{kPackUnroll - 1} * kPackLanes < words;
+         word += std::uint64_t{kPackUnroll} * kPackLanes) {
         Word loaded[kPackUnroll];
         TROUPE_PACK_UNROLL
         for (unsigned step = 0; step < kPackUnroll; ++step)
-            loaded[step] = memory.template load<Word>(from + (word + step * kPackLanes) * sizeof(Word));
+            loaded[step] = memory.template load<Word>(from + (word + std::uint64_t{step} * kPackLanes) * sizeof(Word));
         TROUPE_PACK_UNROLL
         for (unsigned step = 0; step < kPackUnroll; ++step)
-            memory.store(to + (word + step * kPackLanes) * sizeof(Word), loaded[step]);
+            memory.store(to + (word + std::uint64_t{step} * kPackLanes) * sizeof(Word), loaded[step]);
     }
     for (; word < words; word += kPackLanes)
         memory.store(to + word * sizeof(Word), memory.template load<Word>(from + word * sizeof(Word)));

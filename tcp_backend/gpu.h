@@ -132,7 +132,7 @@ class StagedSends {
         Status error = {};
     };
     struct Next {
-        std::uint64_t number;
+        std::uint64_t number = 0;
         ByteRange range;
     };
     Frame& frameOf(std::uint64_t number, device::Staging& staging, const ByteRange& range);

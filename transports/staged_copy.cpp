@@ -63,7 +63,7 @@ void StagedSource::consume(std::uint64_t bytes) {
     }
 }
 
-StagedPages::StagedPages(StagingRing& ring, std::vector<ByteRange> pages) : ring_(&ring) {
+StagedPages::StagedPages(StagingRing& ring, const std::vector<ByteRange>& pages) : ring_(&ring) {
     ring_->join(*this);
     pages_.reserve(pages.size());
     for (const ByteRange& page : pages) {

@@ -59,7 +59,7 @@ class StagedSource final : public ChunkHolder {
 class StagedPages final : public ChunkHolder {
   public:
     /// As pieceAt puts them one behind the other no longer than a chunk.
-    StagedPages(StagingRing& ring, std::vector<ByteRange> pages);
+    StagedPages(StagingRing& ring, const std::vector<ByteRange>& pages);
     ~StagedPages();
     StagedPages(const StagedPages&) = delete;
     StagedPages& operator=(const StagedPages&) = delete;

@@ -57,7 +57,7 @@ class StagingUser {
     };
     struct Doubt {
         ByteRange range;
-        std::uint64_t number;
+        std::uint64_t number = 0;
     };
     struct Active {
         std::shared_ptr<Staging> staging;

@@ -38,6 +38,7 @@ std::vector<Connector::Candidate> candidatesFor(const SegmentDesc& peer, const D
     }
     std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.rank > b.rank; });
     std::vector<Connector::Candidate> candidates;
+    candidates.reserve(ranked.size());
     for (Ranked& entry : ranked) candidates.push_back(std::move(entry.candidate));
     return candidates;
 }

@@ -59,7 +59,7 @@ void VerbsNic::preferKnown(Lane& lane, Connector::Order& wanted) {
         return;
     }
     wanted.ways = ways.size();
-    ways.assign(1, std::move(first));
+    ways.assign(1, first);
 }
 
 void VerbsNic::onEvent(PairEvent& event, TimePoint now) {

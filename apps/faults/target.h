@@ -54,8 +54,8 @@ class Target {
 
   private:
     struct Limit {
-        int resource;
-        rlim_t few;
+        int resource = 0;
+        rlim_t few = 0;
         rlimit before{};
     };
     Status setLimit(Limit& limit, bool few);

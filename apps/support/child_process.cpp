@@ -44,6 +44,7 @@ Result<Pipe> makePipe() {
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
     std::vector<char*> result;
+    result.reserve(strings.size() + 1);
     for (auto& text : strings) result.push_back(text.data());
     result.push_back(nullptr);
     return result;
@@ -86,8 +87,8 @@ class SpawnSetup {
         posix_spawnattr_destroy(&attributes);
     }
 
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
+    posix_spawn_file_actions_t actions{};
+    posix_spawnattr_t attributes{};
 };
 
 /// 0, or the errno of what did not succeed.
@@ -201,7 +202,7 @@ Result<bool> ChildProcess::readMore(std::chrono::milliseconds timeout) {
     const int ready = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(timeout.count(), 0)));
     if (ready < 0 && errno == EINTR) return true;
     if (ready <= 0) return {Code::Timeout, "the child process " + std::to_string(pid_) + " said nothing in time"};
-    std::array<char, 4096> bytes;
+    std::array<char, 4096> bytes;  // NOLINT(cppcoreguidelines-pro-type-member-init): read fills it.
     const ssize_t count = ::read(output_.get(), bytes.data(), bytes.size());
     if (count > 0) buffer_.append(bytes.data(), static_cast<std::size_t>(count));
     return count > 0;

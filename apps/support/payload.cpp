@@ -18,7 +18,7 @@ std::uint64_t wordAt(std::uint64_t mixed_seed, std::uint64_t index) {
 }
 
 std::array<std::byte, kWord> bytesOf(std::uint64_t word) {
-    std::array<std::byte, kWord> bytes;
+    std::array<std::byte, kWord> bytes{};
     std::memcpy(bytes.data(), &word, kWord);
     return bytes;
 }

@@ -83,7 +83,7 @@ class StopSignal::Watch {
 
     /// A signal that has come, or 0.
     int take() const {
-        signalfd_siginfo info;
+        signalfd_siginfo info{};
         return ::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)
                    ? static_cast<int>(info.ssi_signo)
                    : 0;

@@ -44,7 +44,7 @@ TEST(HelpCommand, IsTheHelpFlag) {
         std::vector<std::string> words = {"help"};
         std::vector<std::string> flags = {"--help"};
         if (*command != '\0') {
-            words.push_back(command);
+            words.emplace_back(command);
             flags.insert(flags.begin(), command);
         }
         const auto outcome = runTroupe(words);

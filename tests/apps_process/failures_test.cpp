@@ -199,7 +199,7 @@ TEST(Failures, AFileThatASettingNamesIsLookedAtBeforeAnythingStarts) {
     std::filesystem::create_directories(folder);
     const std::string empty = folder + "/empty";
     const std::string large = folder + "/large";
-    std::ofstream{empty};
+    std::ofstream(empty) << "";
     std::ofstream(large) << std::string(3u << 20, 'x');
     for (const auto& file : {empty, large})
         std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
@@ -288,7 +288,7 @@ TEST(Failures, WhatToTryIsOfTheErrorAndNullWhereNothingIs) {
     EXPECT_EQ(footprint.code, 1);
     EXPECT_THAT(footprint.json()["error"]["try"].get<std::string>(), HasSubstr("--footprint"));
     const auto config = runTroupe({"sim", "--config", "/nonexistent.json", "--json"});
-    EXPECT_FALSE(config.json()["error"]["try"] == "") << config.out;
+    EXPECT_NE(config.json()["error"]["try"].get<std::string>(), "") << config.out;
 }
 
 TEST(Failures, ADeadlineSaysWhichHowFarAndWhatToRaise) {

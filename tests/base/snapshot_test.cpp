@@ -57,6 +57,7 @@ TEST(Snapshot, ReadersNeverSeeAHalfWrittenOrOlderValue) {
     Snapshot<Pair> snapshot(std::make_shared<const Pair>(Pair{0, 0}));
     std::vector<std::thread> readers;
     std::vector<int> faults(3, 0);
+    readers.reserve(faults.size());
     for (int& fault : faults) {
         readers.emplace_back([&snapshot, &fault] {
             SnapshotReader<Pair> reader(snapshot);

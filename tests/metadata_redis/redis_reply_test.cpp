@@ -28,9 +28,7 @@ Result<std::vector<RedisReply>> readAll(RedisReplyReader& reader, std::string_vi
 
 TEST(RedisReplyReader, ReadsEveryType) {
     RedisReplyReader reader(kSmall);
-    const auto replies = readAll(
-        reader, "+OK\r\n-ERR no\r\n:-7\r\n$3\r\na\0b\r\n$-1\r\n*-1\r\n*2\r\n:1\r\n*1\r\n$0\r\n\r\n" + std::string());
-    // The literal above ends at its NUL: what follows is fed on its own.
+    const auto replies = readAll(reader, "+OK\r\n-ERR no\r\n:-7\r\n$3\r\na");
     ASSERT_TRUE(replies);
     ASSERT_EQ(replies->size(), 3u);
     EXPECT_TRUE((*replies)[0].isStatus("OK"));

@@ -94,7 +94,7 @@ class TestReactor : public Reactor {
   private:
     using Ready = std::function<void(std::uint32_t)>;
     struct Watched {
-        std::uint32_t events;
+        std::uint32_t events = 0;
         std::shared_ptr<const Ready> ready;  ///< Shared, so that it survives being replaced while it runs.
     };
 
