@@ -285,6 +285,8 @@ std::vector<ConfigKey> makeSchema() {
         // --- faults
         boolKey("faults.enabled", &Config::faults_enabled,
                 "Let the program break its own engine on purpose (TransferEngine::faults), for tests."),
+        boolKey("faults.remote", &Config::faults_remote,
+                "Let peers break it, too, over the control port (troupe faults --at); needs faults.enabled."),
         countKey("faults.seed", &Config::faults_seed, 0, UINT32_MAX, "Of what faults.enabled draws."),
         // --- gpu
         textKey("gpu.driver", &Config::gpu_driver, 0, 4096, false, "CUDA driver library; empty: libcuda.so.1."),
@@ -405,6 +407,13 @@ Status checkConfig(const Config& config) {
         Config scratch = config;
         if (const Status sound = key.set(scratch, key.get(config)); !sound) return sound.withContext(key.name);
     }
+    return {};
+}
+
+Status checkConfigTogether(const Config& config) {
+    if (config.faults_remote && !config.faults_enabled)
+        return {Code::InvalidArgument,
+                "faults.remote lets others break this engine, which faults.enabled does not: set both, or neither"};
     return {};
 }
 

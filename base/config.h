@@ -123,6 +123,7 @@ struct Config {
 
     // --- faults ------------------------------------------------------------------------------------------------
     bool faults_enabled = false;    ///< TransferEngine::faults may break things; see base/fault_injector.h.
+    bool faults_remote = false;     ///< And so may whoever greets at the control port; needs faults_enabled.
     std::uint32_t faults_seed = 1;  ///< Of what is drawn there.
 };
 
@@ -138,6 +139,9 @@ struct ConfigKey {
 
 /// InvalidArgument, naming the setting, when a value is out of its range: a Config may be filled by hand.
 Status checkConfig(const Config& config);
+/// InvalidArgument, naming both, when a setting is of no use, or not meant so, without another. Each layer of settings
+/// may lack what the next one brings, so this is asked once all of them are there.
+Status checkConfigTogether(const Config& config);
 
 /// Builds a Config from layers, later ones winning: file, then environment, then code. Not thread-safe.
 class ConfigLoader {

@@ -163,6 +163,7 @@ Status checkEngineArguments(const EngineArguments& given) {
     const EngineArguments arguments = completed(given);
     const auto config = loadConfig(arguments.common);
     if (!config) return config.status();
+    if (auto status = checkConfigTogether(config->config()); !status) return status;
     if (auto status = checkSettingFiles(config->config()); !status) return status;
     const bool p2p = isP2p(arguments.metadata);
     if (const auto server = Endpoint::parse(arguments.metadata);

@@ -64,7 +64,7 @@ class SettingsFile {
 
 TEST(ConfigSchema, IsSortedAndComplete) {
     const auto& schema = ConfigLoader::schema();
-    EXPECT_EQ(schema.size(), 79u) << "a new field of Config needs its key here";
+    EXPECT_EQ(schema.size(), 80u) << "a new field of Config needs its key here";
     for (std::size_t i = 0; i < schema.size(); ++i) {
         const ConfigKey& key = schema[i];
         if (i > 0) {
@@ -75,6 +75,18 @@ TEST(ConfigSchema, IsSortedAndComplete) {
         EXPECT_FALSE(key.range.empty()) << key.name;
         EXPECT_EQ(key.description.back(), '.') << key.name;
     }
+}
+
+TEST(ConfigSchema, ASettingThatNeedsAnotherIsRefusedWithoutIt) {
+    Config config;
+    EXPECT_TRUE(checkConfigTogether(config).isOk());
+    config.faults_remote = true;
+    EXPECT_TRUE(checkConfig(config).isOk()) << "a layer of settings may hold it alone";
+    const Status alone = checkConfigTogether(config);
+    EXPECT_EQ(alone.code(), Code::InvalidArgument);
+    EXPECT_THAT(alone.message(), AllOf(HasSubstr("faults.remote"), HasSubstr("faults.enabled")));
+    config.faults_enabled = true;
+    EXPECT_TRUE(checkConfigTogether(config).isOk());
 }
 
 TEST(ConfigSchema, EveryDefaultIsInItsRangeAndReadsBackAsWritten) {
