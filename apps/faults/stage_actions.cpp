@@ -203,6 +203,7 @@ Status Stage::actOnTargetsEngine(const std::string& what) {
     // A target that was started anew is another one, and whole.
     if (!fault_line_ || !fault_line_->isOpen())
         if (const Status opened = openFaultLine(); !opened) return opened;
+    if (what == "corrupt-bytes") peers_.front().traffic->expectDamage();
     return meanwhile([&] { return fault_line_->inject(what); });
 }
 
