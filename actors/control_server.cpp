@@ -7,6 +7,7 @@
 
 #include "base/endpoint.h"
 #include "control/control_messages.h"
+#include "control/fault_request.h"
 #include "messages/control_plane.h"
 
 namespace troupe {
@@ -272,8 +273,11 @@ void ControlServer::answer(const ClientPtr& client, const ControlFrame& frame) {
         return say(*client, Status(Code::CapacityExceeded, "too many questions before the last were answered"));
     if (client->asker == 0) client->asker = ++askers_;
     ++client->asking;
+    // Its end is what mends them, so it must not be one of them.
+    if (question->transport == kFaultsExchange && settings_.faults_remote) client->channel->spareFromFaults();
     send(directory_,
          AnswerPeer{{client->peer, client->asker},
+                    client->channel->peer(),
                     std::move(question->transport),
                     std::move(question->bytes),
                     // From any thread, and when the client may be gone, which only the loop can tell.

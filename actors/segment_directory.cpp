@@ -38,6 +38,7 @@ caf::behavior SegmentDirectory::make_behavior() {
         if (std::erase_if(subscribers_, [&](const caf::actor& each) { return each.address() == down.source; }) == 0)
             monitorEnded(down);
     });
+    remote_faults_ = std::make_unique<RemoteFaults>(loop(), settings_.faults_remote, log_);
     if (store_) beginWithStore();
     return {
         [this](const OpenSegment& request) { open(request); },
@@ -47,6 +48,7 @@ caf::behavior SegmentDirectory::make_behavior() {
         [this](const AskPeer& request) { ask(request); },
         [this](const AnswerPeer& request) { answerPeer(request); },
         [this](const AskerLeft& left) {
+            if (remote_faults_) remote_faults_->askerLeft(left.connection);
             for (const InstalledTransport& entry : transports_) entry.transport->askerLeft(left.connection);
         },
         [this](const ExplainSegment& request) { explain(request); },
@@ -83,6 +85,7 @@ void SegmentDirectory::on_exit() {
     }
     entries_.clear();
     loop().cancelTimer(withdraw_timer_);
+    remote_faults_.reset();
     if (publisher_) publisher_->end(ended);
     publisher_.reset();
     store_.reset();
@@ -265,6 +268,8 @@ void SegmentDirectory::ask(const AskPeer& request) {
 }
 
 void SegmentDirectory::answerPeer(const AnswerPeer& request) {
+    if (request.transport == kFaultsExchange)
+        return request.reply(remote_faults_->answer(request.asker, request.from, request.question));
     const auto found = std::find_if(transports_.begin(), transports_.end(), [&](const InstalledTransport& entry) {
         return entry.transport->name() == request.transport;
     });

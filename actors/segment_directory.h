@@ -11,6 +11,7 @@
 
 #include "actors/hosted_actor.h"
 #include "actors/local_publisher.h"
+#include "actors/remote_faults.h"
 #include "actors/route_search.h"
 #include "actors/segment_board.h"
 #include "actors/segment_ids.h"
@@ -173,6 +174,7 @@ class SegmentDirectory final : public HostedActor {
     bool transports_dirty_ = true;
     std::shared_ptr<const std::string> local_json_;  ///< Of local_desc_; null: not encoded yet.
 
+    std::unique_ptr<RemoteFaults> remote_faults_;
     std::unique_ptr<LocalPublisher> publisher_;  ///< With a store only.
     std::deque<std::uint32_t> to_look_at_;       ///< Entries whose records may have changed unheard.
     std::size_t looks_ = 0;                      ///< Of those, under way.

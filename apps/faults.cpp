@@ -29,6 +29,7 @@ struct FaultsOptions {
     EngineArguments engine;
     std::vector<std::string> names = {"all"};
     std::string file;
+    std::string at;  ///< The segment of somebody else's target; empty: targets are started.
     unsigned rounds = 1;
     bool list = false;
     faults::Traffic::Options traffic;
@@ -167,9 +168,11 @@ Result<std::vector<Scenario>> choose(const FaultsOptions& options) {
         if (!loaded) return loaded.status();
         known = std::move(*loaded);
     }
+    const bool some_file = !options.file.empty();
     if (options.names == std::vector<std::string>{"all"}) {
-        // What is about RDMA alone is not played by the others.
+        // Of the built-in ones, what is about RDMA alone is not played by the others.
         std::erase_if(known, [&](const Scenario& each) {
+            if (!options.at.empty() && !some_file && !faults::playsAnywhere(each)) return true;
             return !options.list && options.engine.transport != "rdma" &&
                    std::find(each.needs.begin(), each.needs.end(), faults::Need::Rails) != each.needs.end();
         });
@@ -184,6 +187,13 @@ Result<std::vector<Scenario>> choose(const FaultsOptions& options) {
         chosen.push_back(*found);
     }
     return chosen;
+}
+
+/// InvalidArgument: one of them cannot be played at somebody else's target.
+Status checkPlayable(const std::vector<Scenario>& scenarios) {
+    for (const Scenario& scenario : scenarios)
+        if (const Status anywhere = faults::playsAnywhere(scenario); !anywhere) return anywhere.withContext("--at");
+    return Status::ok();
 }
 
 /// A scenario that this machine cannot run (no root, no redis-server, no netem) is a row that says so.
@@ -204,7 +214,7 @@ Status runAll(const FaultsOptions& options, ChosenCommand& command, Console& con
         row.name = scenario.name;
         for (unsigned i = 0; i < options.rounds && row.skipped.empty(); ++i) {
             const double done = static_cast<double>(rows.size() - 1) * options.rounds + i;
-            faults::Stage::Options stage_options{options.engine, options.traffic};
+            faults::Stage::Options stage_options{options.engine, options.traffic, options.at};
             stage_options.traffic.seed += i;
             faults::Stage stage(scenario, stage_options, [&] {
                 progress.update(done / all_rounds,
@@ -213,7 +223,9 @@ Status runAll(const FaultsOptions& options, ChosenCommand& command, Console& con
             });
             auto round = stage.run();
             if (!round && round.status().code() == Code::Canceled) return round.status();
-            if (!round && cannotRun(round.status())) {
+            // What is not there, or does not allow it, is so for all of them; later it has broken.
+            if (!round && !options.at.empty() && rows.size() == 1 && i == 0) return round.status();
+            if (!round && options.at.empty() && cannotRun(round.status())) {
                 row.skipped = round.status().message();
                 continue;
             }
@@ -244,7 +256,10 @@ Status checkOptions(const FaultsOptions& options) {
     if (const Status engine = checkEngineArguments(options.engine); !engine) return engine;
     if (options.engine.transport == "null")
         return {Code::InvalidArgument, "--transport null moves nothing, so there is nothing to compare"};
-    return choose(options).status();
+    const auto scenarios = choose(options);
+    if (!scenarios || options.at.empty()) return scenarios.status();
+    if (const Status target = checkTarget(options.engine, options.at); !target) return target;
+    return checkPlayable(*scenarios);
 }
 
 }  // namespace
@@ -260,6 +275,18 @@ void addFaultsCommand(CLI::App& app, ChosenCommand& chosen) {
         ->capture_default_str();
     command->add_option("--file", options->file, "JSON file of scenarios, in place of the built-in ones")
         ->type_name("FILE");
+    auto* at =
+        command->add_option("--at", options->at,
+                            "Segment of a running `troupe serve`, in place of targets that are started; the "
+                            "begin of its memory is written. It allows faults of its engine by faults.enabled and "
+                            "faults.remote");
+    at->type_name("SEGMENT");
+    command
+        ->add_option("--metadata", options->engine.metadata,
+                     "Where that segment is found: p2p, or the URI of a store (docs/redis.md)")
+        ->type_name("URI")
+        ->needs(at)
+        ->capture_default_str();
     command->add_option("--rounds", options->rounds, "Rounds of each")
         ->check(CLI::Range(1u, 100'000u))
         ->capture_default_str();

@@ -319,6 +319,8 @@ std::vector<ConfigKey> makeSchema() {
         // --- faults
         boolKey("faults.enabled", &Config::faults_enabled,
                 "Let the program break its own engine on purpose (TransferEngine::faults), for tests."),
+        boolKey("faults.remote", &Config::faults_remote,
+                "Let peers break it, too, over the control port (troupe faults --at); needs faults.enabled."),
         countKey("faults.seed", &Config::faults_seed, 0, UINT32_MAX, "Of what faults.enabled draws."),
         // --- gpu
         textKey("gpu.driver", &Config::gpu_driver, 0, 4096, false, "CUDA driver library; empty: libcuda.so.1."),

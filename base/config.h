@@ -123,6 +123,7 @@ struct Config {
 
     // --- faults ------------------------------------------------------------------------------------------------
     bool faults_enabled = false;    ///< TransferEngine::faults may break things; see base/fault_injector.h.
+    bool faults_remote = false;     ///< And so may whoever greets at the control port; needs faults_enabled.
     std::uint32_t faults_seed = 1;  ///< Of what is drawn there.
 };
 
@@ -138,7 +139,7 @@ struct ConfigKey {
 
 /// InvalidArgument, naming the setting, when a value is out of its range: a Config may be filled by hand. The same,
 /// naming both and what to change, when two values hinder each other: engines with these settings would refuse each
-/// other's ordinary work, or take each other for dead.
+/// other's ordinary work, or take each other for dead, or one is not meant without the other.
 Status checkConfig(const Config& config);
 
 /// How many data loops an engine with these settings has: data_loops, or what 0 stands for on this machine.

@@ -81,6 +81,12 @@ Status checkPorts(const Config& config) {
                                        " or less, or fewer data_loops"};
 }
 
+Status checkFaults(const Config& config) {
+    if (!config.faults_remote || config.faults_enabled) return {};
+    return {Code::InvalidArgument,
+            "faults.remote lets others break this engine, which faults.enabled does not: set both, or neither"};
+}
+
 }  // namespace
 
 unsigned dataLoopCount(const Config& config) {
@@ -93,7 +99,7 @@ Status checkConfig(const Config& config) {
         Config scratch = config;
         if (const Status sound = key.set(scratch, key.get(config)); !sound) return sound.withContext(key.name);
     }
-    for (const auto check : {checkReadsOfOnePeer, checkLanes, checkKeepalive, checkPorts})
+    for (const auto check : {checkReadsOfOnePeer, checkLanes, checkKeepalive, checkPorts, checkFaults})
         if (Status sound = check(config); !sound) return sound;
     return {};
 }

@@ -1,6 +1,7 @@
 #include "base/fault_injector.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/reactor.h"
 
@@ -45,6 +46,8 @@ Status checkRule(const FaultRule& rule) {
         return {Code::InvalidArgument, "fraction is " + std::to_string(rule.fraction) + "; it is in (0, 1]"};
     if (rule.action == FaultAction::Fail && rule.code == Code::Ok)
         return {Code::InvalidArgument, "what fails does so with a code that is not Ok"};
+    if (rule.lasts.count() != 0)
+        if (const Status sound = checkTime(rule.lasts); !sound) return sound.withContext("lasts");
     if (rule.action == FaultAction::Delay) return checkTime(rule.delay).withContext("delay");
     return Status::ok();
 }
@@ -66,23 +69,25 @@ std::string_view faultPointName(FaultPoint point) {
 
 // --- the program's side ------------------------------------------------------------------------------------------
 
-Result<FaultInjector::RuleId> FaultInjector::add(const FaultRule& rule) {
+Result<FaultInjector::RuleId> FaultInjector::add(const FaultRule& rule, Owner owner) {
     if (const Status sound = checkRule(rule); !sound) return sound;
     const std::lock_guard lock(mutex_);
+    const TimePoint now = Clock::now();
+    endExpired(now);
     if (rules_.size() >= kMostRules)
         return {Code::CapacityExceeded, std::to_string(kMostRules) + " fault rules hold; remove some"};
     const RuleId id = next_rule_++;
-    rules_.emplace(id, Rule{rule, {}});
+    rules_.emplace(id, Rule{rule, owner, rule.lasts.count() == 0 ? kForever : now + rule.lasts, {}});
     active_[static_cast<std::size_t>(rule.point)].fetch_add(1, std::memory_order_release);
     return id;
 }
 
 Status FaultInjector::remove(RuleId rule) {
     const std::lock_guard lock(mutex_);
+    endExpired(Clock::now());
     const auto found = rules_.find(rule);
     if (found == rules_.end()) return {Code::NotFound, "no fault rule " + std::to_string(rule)};
-    active_[static_cast<std::size_t>(found->second.what.point)].fetch_sub(1, std::memory_order_release);
-    rules_.erase(found);
+    erase(found);
     return Status::ok();
 }
 
@@ -93,44 +98,71 @@ Result<FaultInjector::Count> FaultInjector::count(RuleId rule) const {
     return found->second.count;
 }
 
-Status FaultInjector::dropPath(const std::string& where, std::chrono::microseconds time) {
+Status FaultInjector::dropPath(const std::string& where, std::chrono::microseconds time, Owner owner) {
     if (const Status sound = checkTime(time); !sound) return sound;
     const std::lock_guard lock(mutex_);
     const TimePoint now = Clock::now();
-    std::erase_if(drops_, [&](const Drop& drop) { return drop.until <= now; });
+    endExpired(now);
     if (drops_.size() >= kMostRules)
         return {Code::CapacityExceeded, std::to_string(kMostRules) + " paths are dropped already"};
-    drops_.push_back({where, now + time});
+    drops_.push_back({where, now + time, owner});
     drop_count_.store(static_cast<std::uint32_t>(drops_.size()), std::memory_order_release);
     wakeLoops();
     return Status::ok();
 }
 
-Status FaultInjector::freezeLoop(unsigned loop, std::chrono::microseconds time) {
+Status FaultInjector::freezeLoop(unsigned loop, std::chrono::microseconds time, Owner owner) {
     if (const Status sound = checkTime(time); !sound) return sound;
     const std::lock_guard lock(mutex_);
     if (control_loop_ == nullptr) return {Code::NotInitialised, "the engine does not run"};
     if (loop != kControlLoop && loop >= data_loops_.size())
         return {Code::NotFound, "no data loop " + std::to_string(loop) + " of " + std::to_string(data_loops_.size())};
+    const TimePoint now = Clock::now();
+    endExpired(now);
+    if (freezes_.size() >= kMostRules)
+        return {Code::CapacityExceeded, std::to_string(kMostRules) + " loops are frozen, or about to be"};
+    const auto freeze = std::make_shared<Freeze>(Freeze{now + time, owner});
+    freezes_.push_back(freeze);
     Reactor& frozen = loop == kControlLoop ? *control_loop_ : *data_loops_[loop];
-    frozen.post([this, until = Clock::now() + time, before = thaws_] {
+    frozen.post([this, freeze] {
         std::unique_lock held(mutex_);
-        thawed_.wait_until(held, until, [&] { return thaws_ != before; });
+        thawed_.wait_until(held, freeze->until, [&] { return freeze->over; });
     });
     return Status::ok();
 }
 
 void FaultInjector::clear() {
     const std::lock_guard lock(mutex_);
-    clearLocked();
+    end([](Owner) { return true; });
 }
 
-void FaultInjector::clearLocked() {
-    for (auto& active : active_) active.store(0, std::memory_order_release);
-    rules_.clear();
-    drops_.clear();
-    drop_count_.store(0, std::memory_order_release);
-    ++thaws_;
+void FaultInjector::clear(Owner owner) {
+    const std::lock_guard lock(mutex_);
+    end([owner](Owner each) { return each == owner; });
+}
+
+FaultInjector::Rules::iterator FaultInjector::erase(Rules::iterator rule) {
+    active_[static_cast<std::size_t>(rule->second.what.point)].fetch_sub(1, std::memory_order_release);
+    return rules_.erase(rule);
+}
+
+/// Forgets what has ended by itself. Under the mutex.
+void FaultInjector::endExpired(TimePoint now) {
+    for (auto rule = rules_.begin(); rule != rules_.end();)
+        rule = rule->second.until <= now ? erase(rule) : std::next(rule);
+    std::erase_if(drops_, [now](const Drop& drop) { return drop.until <= now; });
+    drop_count_.store(static_cast<std::uint32_t>(drops_.size()), std::memory_order_release);
+    std::erase_if(freezes_, [now](const auto& freeze) { return freeze->until <= now; });
+}
+
+/// Ends the faults of the owners that are chosen. Under the mutex.
+template <class Chosen>
+void FaultInjector::end(Chosen chosen) {
+    for (auto rule = rules_.begin(); rule != rules_.end();)
+        rule = chosen(rule->second.owner) ? erase(rule) : std::next(rule);
+    std::erase_if(drops_, [&](const Drop& drop) { return chosen(drop.owner); });
+    drop_count_.store(static_cast<std::uint32_t>(drops_.size()), std::memory_order_release);
+    std::erase_if(freezes_, [&](const auto& freeze) { return freeze->over = chosen(freeze->owner); });
     thawed_.notify_all();
     wakeLoops();
 }
@@ -146,6 +178,7 @@ bool FaultInjector::fires(RuleId id, const Rule& rule) const {
 std::optional<FaultInjector::Verdict> FaultInjector::judgeSlowly(FaultPoint point, std::string_view where) {
     const std::lock_guard lock(mutex_);
     std::optional<Verdict> verdict;
+    endExpired(Clock::now());
     for (auto& [id, rule] : rules_) {
         if (rule.what.point != point || !matches(rule.what.where, where)) continue;
         ++rule.count.seen;
@@ -181,7 +214,7 @@ void FaultInjector::attach(Reactor& control_loop, const std::vector<Reactor*>& d
 
 void FaultInjector::detach() {
     const std::lock_guard lock(mutex_);
-    clearLocked();
+    end([](Owner) { return true; });
     control_loop_ = nullptr;
     data_loops_.clear();
 }

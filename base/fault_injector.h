@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -51,6 +52,10 @@ struct FaultRule {
     std::chrono::microseconds delay{};  ///< Of Delay; at most kLongestFault.
     Code code = Code::ConnectionLost;   ///< Of Fail; not Ok.
     bool retryable = true;              ///< Of Post and Completion: as if the path broke. False: as if it was refused.
+    std::chrono::microseconds
+        lasts{};  ///< It ends by itself so long after it was added; at most kLongestFault; 0: never.
+
+    bool operator==(const FaultRule&) const = default;
 };
 
 /// No fault lasts longer.
@@ -65,6 +70,9 @@ inline constexpr std::chrono::seconds kLongestFault{60};
 class FaultInjector {
   public:
     using RuleId = std::uint64_t;
+    /// Who broke something, so that it can be mended without what others broke.
+    using Owner = std::uint64_t;
+    static constexpr Owner kProgram = 0;  ///< The engine's own program.
     struct Count {
         std::uint64_t seen = 0;   ///< Calls that matched.
         std::uint64_t fired = 0;  ///< Of these, broken ones.
@@ -79,18 +87,22 @@ class FaultInjector {
 
     /// The rule holds from now on. Where several match, the oldest that fires wins. InvalidArgument says what is wrong
     /// with it; CapacityExceeded: kMostRules hold.
-    Result<RuleId> add(const FaultRule& rule);
-    /// NotFound: no such rule, or it was removed.
+    Result<RuleId> add(const FaultRule& rule, Owner owner = kProgram);
+    /// NotFound: no such rule, or it was removed or has ended.
     Status remove(RuleId rule);
     Result<Count> count(RuleId rule) const;
     /// Paths of which `where` is a part of "tcp0 SEGMENT" are lost for so long: what is under way on them and what is
-    /// posted comes back as ConnectionLost, retryable. InvalidArgument: the time.
-    Status dropPath(const std::string& where, std::chrono::microseconds time);
+    /// posted comes back as ConnectionLost, retryable. InvalidArgument: the time. CapacityExceeded: kMostRules are
+    /// lost.
+    Status dropPath(const std::string& where, std::chrono::microseconds time, Owner owner = kProgram);
     /// Nothing runs on a data loop (or kControlLoop) for so long; who waits on its turn stands still with it.
-    /// NotFound: no such loop; NotInitialised: the engine does not run.
-    Status freezeLoop(unsigned loop, std::chrono::microseconds time);
+    /// InvalidArgument: the time. NotFound: no such loop; NotInitialised: the engine does not run; CapacityExceeded:
+    /// kMostRules are frozen, or about to be.
+    Status freezeLoop(unsigned loop, std::chrono::microseconds time, Owner owner = kProgram);
     /// Ends every fault: rules, lost paths, frozen loops.
     void clear();
+    /// The same of those that `owner` broke alone.
+    void clear(Owner owner);
 
     static constexpr std::size_t kMostRules = 256;
 
@@ -119,29 +131,42 @@ class FaultInjector {
   private:
     struct Rule {
         FaultRule what;
+        Owner owner;
+        TimePoint until;
         Count count;
     };
+    using Rules = std::map<RuleId, Rule>;
     struct Drop {
         std::string where;
         TimePoint until;
+        Owner owner;
+    };
+    /// Of a loop; shared with what stands still on it.
+    struct Freeze {
+        TimePoint until;
+        Owner owner;
+        bool over = false;
     };
 
     std::optional<Verdict> judgeSlowly(FaultPoint point, std::string_view where);
     bool fires(RuleId id, const Rule& rule) const;
-    void clearLocked();
+    Rules::iterator erase(Rules::iterator rule);
+    void endExpired(TimePoint now);
+    template <class Chosen>
+    void end(Chosen chosen);
     void wakeLoops() const;
 
     const std::uint64_t seed_;
     mutable std::mutex mutex_;
     /// Rules of each point, written under the mutex: who has none does not take it.
     std::array<std::atomic<std::uint32_t>, kFaultPoints> active_{};
-    std::map<RuleId, Rule> rules_;
+    Rules rules_;
     RuleId next_rule_ = 1;
     std::vector<Drop> drops_;
     std::atomic<std::uint32_t> drop_count_{0};
     Reactor* control_loop_ = nullptr;
     std::vector<Reactor*> data_loops_;
-    std::uint64_t thaws_ = 0;  ///< Each ends what is frozen by then.
+    std::vector<std::shared_ptr<Freeze>> freezes_;
     std::condition_variable thawed_;
 };
 

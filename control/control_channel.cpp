@@ -46,6 +46,7 @@ class ControlChannel::Core : public std::enable_shared_from_this<Core> {
     void abandon();
     Status send(std::shared_ptr<const std::string> frame);
     void handshakeDone() { stopTimer(); }
+    void spareFromFaults();
     void end(Status reason);
     void finish(Status reason);
 
@@ -77,7 +78,7 @@ class ControlChannel::Core : public std::enable_shared_from_this<Core> {
     const ControlChannelOptions options_;
     /// Replaced by null when the channel is destroyed; a copy is held while one of them runs.
     std::shared_ptr<const ControlChannelHandlers> handlers_;
-    FaultInjector* const faults_;
+    FaultInjector* faults_;  ///< Null: there are none, or it is spared.
     ControlFrameReader reader_;
     TimePoint last_received_;
     State state_ = State::Open;
@@ -179,6 +180,11 @@ Status ControlChannel::Core::send(std::shared_ptr<const std::string> frame) {
     // With others queued before it, the socket is full and its writability is watched already.
     if (state_ == State::Open && queue_.size() == 1) flush();
     return state_ == State::Closed ? reason_ : Status::ok();
+}
+
+void ControlChannel::Core::spareFromFaults() {
+    faults_ = nullptr;
+    if (state_ == State::Open) flush();
 }
 
 /// True: it is not to be sent.
@@ -308,6 +314,8 @@ Status ControlChannel::send(std::string frame) {
 Status ControlChannel::send(std::shared_ptr<const std::string> frame) { return core_->send(std::move(frame)); }
 
 void ControlChannel::handshakeDone() { core_->handshakeDone(); }
+
+void ControlChannel::spareFromFaults() { core_->spareFromFaults(); }
 
 void ControlChannel::close(Status reason) { core_->end(std::move(reason)); }
 

@@ -70,6 +70,9 @@ class ControlChannel {
     /// Ends the handshake timer. To be called when the owner is satisfied with the peer.
     void handshakeDone();
 
+    /// From now on no fault of this engine (base/fault_injector.h) befalls it: over it they are mended.
+    void spareFromFaults();
+
     /// Ends the channel now. onClosed follows with `reason` (Canceled in the place of Ok).
     void close(Status reason);
     /// Sends what is queued, then ends the stream, waits for the peer to close, at most linger_timeout, and closes

@@ -45,6 +45,13 @@ void sayWhoMayCome(const ClusterAuth& auth, bool loopback, spdlog::logger& log) 
             "memory that is registered for peers; docs/security.md");
 }
 
+/// Whoever is believed at the control port may stop this engine for a minute, again and again.
+void sayWhoMayBreak(const Config& settings, const ClusterAuth& auth, spdlog::logger& log) {
+    if (!settings.faults_remote) return;
+    log.warn("faults.remote is on: whoever {} can break this engine on purpose; docs/security.md",
+             auth.hasKey() ? "has the cluster key" : "reaches its control port");
+}
+
 /// Runs `function` in a thread of its own. Making a caf::actor_system, and spawning in it, leaves its logger behind as
 /// the thread's, for as long as that lives; and ~actor_system waits until nobody has it.
 Status callInOwnThread(const std::function<Status()>& function) {
@@ -143,6 +150,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     if (!bound) return bound.status();
 
     sayWhoMayCome(**auth, bound->isLoopback(), *core.options.log);
+    sayWhoMayBreak(core.settings(), **auth, *core.options.log);
     core.auth = *auth;
     core.local.auth = *auth;
     core.incarnation = Incarnation::random();

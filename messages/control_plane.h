@@ -110,9 +110,11 @@ struct DescribeLocal {
     std::function<void(std::shared_ptr<const std::string>, std::uint64_t)> reply;
 };
 
-/// A peer's transport asks ours. `reply` comes on any thread.
+/// A peer's transport asks ours, or a peer the injector of faults (kFaultsExchange in the place of a transport).
+/// `reply` comes on any thread.
 struct AnswerPeer {
     Asker asker;
+    std::string from;  ///< Address of the asker's end of the connection.
     std::string transport;
     std::string question;
     std::function<void(Result<std::string>)> reply;

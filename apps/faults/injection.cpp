@@ -49,22 +49,32 @@ const std::vector<std::string>& injections() {
     return names;
 }
 
-Status inject(FaultInjector& faults, const std::string& what) {
-    if (what == "off") {
-        faults.clear();
-        return Status::ok();
-    }
-    if (what == "dropped-path") return faults.dropPath("", kShortWhile);
+Result<FaultRequest> injection(const std::string& what) {
+    FaultRequest request;
+    const auto drop = [&](const char* where, milliseconds time) {
+        request.kind = FaultRequest::Kind::DropPath;
+        request.where = where;
+        request.time = time;
+        return request;
+    };
+    const auto freeze = [&](unsigned loop) {
+        request.kind = FaultRequest::Kind::FreezeLoop;
+        request.loop = loop;
+        request.time = kShortWhile;
+        return request;
+    };
+    if (what == "off") return request;
+    if (what == "dropped-path") return drop("", kShortWhile);
     // Of an engine with two data loops.
-    if (what == "one-of-two-paths") return faults.dropPath("tcp0 ", std::chrono::seconds(2));
-    if (what == "frozen-loop") return faults.freezeLoop(0, kShortWhile);
-    if (what == "frozen-control-loop") return faults.freezeLoop(FaultInjector::kControlLoop, kShortWhile);
+    if (what == "one-of-two-paths") return drop("tcp0 ", std::chrono::seconds(2));
+    if (what == "frozen-loop") return freeze(0);
+    if (what == "frozen-control-loop") return freeze(FaultInjector::kControlLoop);
+    request.kind = FaultRequest::Kind::Add;
     if (what == "one-lost-completion") {
-        FaultRule next;
-        next.point = FaultPoint::Completion;
-        next.action = FaultAction::Lose;
-        next.nth = 1;
-        return faults.add(next).status();
+        request.rule.point = FaultPoint::Completion;
+        request.rule.action = FaultAction::Lose;
+        request.rule.nth = 1;
+        return request;
     }
     const auto found =
         std::find_if(rules().begin(), rules().end(), [&](const Injection& each) { return each.name == what; });
@@ -73,12 +83,22 @@ Status inject(FaultInjector& faults, const std::string& what) {
         for (const std::string& name : injections()) known += name + ", ";
         return {Code::InvalidArgument, "it is " + known + "one-of-two-paths, one-lost-completion or off"};
     }
-    FaultRule rule;
-    rule.point = found->point;
-    rule.action = found->action;
-    rule.fraction = found->fraction;
-    rule.delay = found->delay;
-    return faults.add(rule).status();
+    request.rule.point = found->point;
+    request.rule.action = found->action;
+    request.rule.fraction = found->fraction;
+    request.rule.delay = found->delay;
+    return request;
+}
+
+Status inject(FaultInjector& faults, const std::string& what) {
+    const auto request = injection(what);
+    if (!request) return request.status();
+    switch (request->kind) {
+        case FaultRequest::Kind::Add: return faults.add(request->rule).status();
+        case FaultRequest::Kind::DropPath: return faults.dropPath(request->where, request->time);
+        case FaultRequest::Kind::FreezeLoop: return faults.freezeLoop(request->loop, request->time);
+        default: faults.clear(); return Status::ok();
+    }
 }
 
 }  // namespace troupe::apps::faults

@@ -43,6 +43,7 @@ constexpr std::array kActions = {
     ActionRule{"open", "stopped"},
     ActionRule{"storm", "deadline, cancel, unregister or off"},
     ActionRule{"inject", "a fault of the engine's own, or off"},
+    ActionRule{"remote", "a fault of the target's engine, or off"},
     ActionRule{"redis", "kill, start, stop, continue, forget, readonly, writable or slow"},
 };
 
@@ -104,6 +105,18 @@ std::vector<Scenario> makeBuiltin() {
             {"run 500ms", "fault inject one-of-two-paths", "run 1s", "heal inject off", "run 300ms"});
     path.settings = {"data_loops=2", "faults.enabled=true"};
     path.survives = true;
+
+    Scenario& frozen = add("target-frozen", "the target's loops stand still for 300 ms, by a fault of its engine",
+                           {"run 300ms", "fault remote frozen-loop", "fault remote frozen-control-loop", "run 1s",
+                            "heal remote off", "run 300ms"});
+    frozen.deadline = std::chrono::seconds(10);
+    frozen.survives = true;
+    add("target-control-frames", "a third of what the target sends on control connections ends them, for 2 s",
+        {"run 300ms", "fault remote control-frames", "run 2s", "heal remote off", "run 500ms"})
+        .settings = {"keepalive_interval=100ms"};
+    add("target-corrupt-bytes", "one piece in a hundred of what the target receives has a wrong byte for 2 s",
+        {"run 300ms", "fault remote corrupt-bytes", "run 2s", "heal remote off", "run 300ms"})
+        .settings = {"tcp.crc=true"};
 
     const auto addNetwork = [&](std::string name, std::string about, std::vector<std::string> steps) -> Scenario& {
         Scenario& scenario = add(std::move(name), std::move(about), std::move(steps));
@@ -223,6 +236,30 @@ const char* nameOf(Need need) {
         case Need::Redis: return "redis";
     }
     return "unknown";
+}
+
+bool breaksTargetsEngine(const Scenario& scenario) {
+    return std::any_of(scenario.steps.begin(), scenario.steps.end(),
+                       [](const Step& step) { return step.action == "remote"; });
+}
+
+Status playsAnywhere(const Scenario& scenario) {
+    const auto refuse = [&](const std::string& what) {
+        return Status(
+            Code::InvalidArgument,
+            fmt::format("scenario '{}' {}, which can only be done to targets that this program starts on this "
+                        "machine; elsewhere there are inject, remote and storm",
+                        scenario.name, what));
+    };
+    if (!scenario.needs.empty()) return refuse(fmt::format("needs \"{}\"", nameOf(scenario.needs.front())));
+    if (scenario.bystanders > 0) return refuse("has bystanders");
+    for (const Step& step : scenario.steps) {
+        const bool is_fault = step.kind == Step::Kind::Fault || step.kind == Step::Kind::Heal;
+        if (is_fault && step.action != "inject" && step.action != "remote" && step.action != "storm")
+            return refuse(
+                fmt::format("has the step \"{}{}{}\"", step.action, step.argument.empty() ? "" : " ", step.argument));
+    }
+    return Status::ok();
 }
 
 Result<Step> parseStep(const std::string& line) {

@@ -47,6 +47,12 @@ struct Scenario {
     std::vector<Step> steps;
 };
 
+/// It asks for faults of the target's own engine ("fault remote ..."), which has to allow that.
+bool breaksTargetsEngine(const Scenario& scenario);
+/// InvalidArgument says what in it happens to processes, networks and servers of this machine, and so not to a target
+/// that somebody else started.
+Status playsAnywhere(const Scenario& scenario);
+
 /// InvalidArgument names the line and what would be right.
 Result<Step> parseStep(const std::string& line);
 

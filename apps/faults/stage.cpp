@@ -36,6 +36,7 @@ Stage::Stage(const Scenario& scenario, const Options& options, std::function<boo
 Stage::~Stage() {
     // Traffic before the engine, the engine before its targets' network.
     for (Peer& peer : peers_) peer.traffic.reset();
+    fault_line_.reset();
     session_.reset();
     initiator_.reset();
     peers_.clear();
@@ -140,6 +141,9 @@ Status Stage::open() {
     memory_ = *memory;
     for (unsigned i = 0; i <= scenario_.bystanders; ++i)
         if (const Status added = addPeer(i); !added) return added;
+    // Before anything is broken it is known whether that may be.
+    if (breaksTargetsEngine(scenario_))
+        if (const Status agreed = openFaultLine(); !agreed) return agreed;
     const auto warm = pumpUntil(
         [this] {
             return std::all_of(peers_.begin(), peers_.end(),
@@ -158,10 +162,12 @@ Target::Options Stage::targetOptions() const {
     return target;
 }
 
-Status Stage::addPeer(unsigned number) {
+Status Stage::launchTarget(Peer& peer, unsigned number) {
     Target::Options target = targetOptions();
     for (const auto* settings : {&scenario_.settings, &options_.engine.common.settings})
         target.settings.insert(target.settings.end(), settings->begin(), settings->end());
+    if (breaksTargetsEngine(scenario_))
+        target.settings.insert(target.settings.end(), {"faults.enabled=true", "faults.remote=true"});
     if (redis_) {
         target.metadata = redis_->uri();
         target.name = fmt::format("target-{}", number);
@@ -170,18 +176,30 @@ Status Stage::addPeer(unsigned number) {
         target.network = &*network_;
         target.host = network_->thereAddress();
     }
-    Peer peer;
     peer.target = std::make_unique<Target>(std::move(target));
     if (const Status launched = peer.target->launch(); !launched) return launched;
-    if (const Status up = waitUp(*peer.target); !up) return up;
+    return waitUp(*peer.target);
+}
+
+Status Stage::addPeer(unsigned number) {
+    Peer peer;
+    if (options_.at.empty())
+        if (const Status launched = launchTarget(peer, number); !launched) return launched;
     Traffic::Options traffic = trafficOptions();
     traffic.seed += number;
     const std::uint64_t bytes = Traffic::localBytes(traffic);
     peer.traffic = std::make_unique<Traffic>(session_->engine(), memory_.subspan(number * bytes, bytes), traffic);
     if (rails_) peer.traffic->lookForMoves();
-    const auto segment = session_->engine().openSegment(peer.target->segment());
-    if (!segment) return segment.status();
-    peer.segment = *segment;
+    if (peer.target) {
+        const auto segment = session_->engine().openSegment(peer.target->segment());
+        if (!segment) return segment.status();
+        peer.segment = *segment;
+    } else {
+        const auto opened = session_->openTarget(options_.at);
+        if (!opened) return opened.status();
+        peer.segment = opened->segment;
+        peer.memory = opened->range;
+    }
     if (const Status aimed = aim(peer); !aimed) return aimed;
     peers_.push_back(std::move(peer));
     return Status::ok();
@@ -198,10 +216,11 @@ Traffic::Options Stage::trafficOptions() const {
 
 Status Stage::aim(Peer& peer) {
     const std::uint64_t wanted = options_.traffic.block * peer.traffic->blocks();
-    if (peer.target->memory().length < wanted)
+    if (peer.target) peer.memory = peer.target->memory();
+    if (peer.memory.length < wanted)
         return {Code::InvalidArgument, fmt::format("blocks of {} bytes, {} at a time, need {} bytes at the target",
                                                    options_.traffic.block, options_.traffic.inflight, wanted)};
-    peer.traffic->aim(peer.segment, peer.target->memory());
+    peer.traffic->aim(peer.segment, peer.memory);
     return Status::ok();
 }
 
@@ -294,9 +313,11 @@ void Stage::compareResources() {
             static_cast<std::int64_t>(own->descriptors) - static_cast<std::int64_t>(resources_.descriptors);
         compare("this process", resources_, *own);
     }
-    for (const Peer& peer : peers_)
-        if (const auto now = resourcesOf(peer.target->pid()); now && peer.resources)
+    for (const Peer& peer : peers_) {
+        if (!peer.resources) continue;
+        if (const auto now = resourcesOf(peer.target->pid()))
             compare("a target that nothing happened to", *peer.resources, *now);
+    }
 }
 
 std::uint64_t Stage::bystanderBytes() const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/faults/fault_line.h"
 #include "apps/faults/network.h"
 #include "apps/faults/rails.h"
 #include "apps/faults/redis_process.h"
@@ -41,6 +42,9 @@ class Stage {
     struct Options {
         EngineArguments engine;
         Traffic::Options traffic;
+        /// A segment that somebody else serves, in the place of targets that are started: the begin of its memory
+        /// is written. Of scenarios that play anywhere (playsAnywhere). Empty: none.
+        std::string at = {};
     };
 
     /// `tick` is called every few milliseconds; false ends the round early, with Canceled.
@@ -73,8 +77,9 @@ class Stage {
 
     /// Something traffic runs to.
     struct Peer {
-        std::unique_ptr<Target> target;
+        std::unique_ptr<Target> target;  ///< Null: somebody else's.
         std::unique_ptr<Traffic> traffic;
+        ByteRange memory;
         SegmentID segment = kInvalidSegmentID;
         bool rests = false;
         std::optional<Resources> resources;  ///< Of its target, of a bystander: with traffic, before anything broke.
@@ -83,6 +88,7 @@ class Stage {
     Status meetNeeds();
     Target::Options targetOptions() const;
     Status addPeer(unsigned number);
+    Status launchTarget(Peer& peer, unsigned number);
     Status aim(Peer& peer);
     Status pump(TimePoint until);
     /// Until `done`, for at most `bound`; false: it was not.
@@ -98,6 +104,8 @@ class Stage {
     Status actOnInitiator(const std::string& what);
     Status useShortLivedPeers(unsigned count);
     Status openStopped();
+    Status actOnTargetsEngine(const std::string& what);
+    Status openFaultLine();
     Status setStorm(const std::string& what);
     Status actOnRedis(const std::string& what);
     Status registerAnew();
@@ -117,6 +125,7 @@ class Stage {
     std::optional<Rails> rails_;  ///< By RDMA, where there are some.
     std::unique_ptr<RedisProcess> redis_;
     std::unique_ptr<Session> session_;
+    std::unique_ptr<FaultLine> fault_line_;  ///< To the victim's engine.
     std::span<std::byte> memory_;
     std::vector<Peer> peers_;  ///< The first is the victim.
     std::optional<ChildProcess> initiator_;

@@ -28,18 +28,20 @@ Status needed(Need need) {
 }  // namespace
 
 Status Stage::act(const Step& step) {
-    Target& target = *peers_.front().target;
     const std::string& what = step.argument;
     const auto refuse = [&] { return Status(Code::InvalidArgument, "not known"); };
-    if (step.action == "kill") return killTarget();
-    if (step.action == "start") return startTarget();
-    if (step.action == "initiator") return actOnInitiator(what);
     if (step.action == "storm") return setStorm(what);
-    if (step.action == "open") return what == "stopped" ? openStopped() : refuse();
     if (step.action == "inject") {
         const auto injector = session_->engine().faults();
         return injector ? inject(**injector, what) : injector.status();
     }
+    if (step.action == "remote") return actOnTargetsEngine(what);
+    if (!options_.at.empty()) return playsAnywhere(scenario_);
+    Target& target = *peers_.front().target;
+    if (step.action == "kill") return killTarget();
+    if (step.action == "start") return startTarget();
+    if (step.action == "initiator") return actOnInitiator(what);
+    if (step.action == "open") return what == "stopped" ? openStopped() : refuse();
     if (step.action == "redis") return redis_ ? actOnRedis(what) : needed(Need::Redis);
     if (step.action == "peers") {
         unsigned count = 0;
@@ -193,6 +195,27 @@ Status Stage::openStopped() {
     if (!*done) round_.broken = fmt::format("the open of a stopped target took longer than {} s", kOpenBound.count());
     if (opened) round_.broken = "a stopped target was opened";
     round_.opened = when - began;
+    return Status::ok();
+}
+
+/// The traffic goes on while it answers.
+Status Stage::actOnTargetsEngine(const std::string& what) {
+    // A target that was started anew is another one, and whole.
+    if (!fault_line_ || !fault_line_->isOpen())
+        if (const Status opened = openFaultLine(); !opened) return opened;
+    if (what == "corrupt-bytes") peers_.front().traffic->expectDamage();
+    return meanwhile([&] { return fault_line_->inject(what); });
+}
+
+Status Stage::openFaultLine() {
+    fault_line_.reset();
+    const auto config = loadConfig(options_.engine.common);
+    if (!config) return config.status();
+    const auto desc = session_->engine().getSegmentDescByID(peers_.front().segment);
+    if (!desc) return desc.status();
+    auto line = FaultLine::open(config->config(), **desc);
+    if (!line) return line.status();
+    fault_line_ = std::move(*line);
     return Status::ok();
 }
 

@@ -206,7 +206,8 @@ void Traffic::onFailed(const Operation& operation, const TransferStatus& status,
     auto& seeds = operation.block->seeds;
     if (operation.write && !seeds.empty()) {
         seeds.push_back(operation.seed);
-        if (seeds.size() > kMostSeeds) seeds.clear();
+        // They lie there before their checksum is looked at.
+        if (damaged_ || seeds.size() > kMostSeeds) seeds.clear();
     }
     if (!status.quiesced) {
         ++tally_.quarantined;

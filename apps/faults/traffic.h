@@ -84,6 +84,9 @@ class Traffic {
     /// Asks the engine of each operation that ends after a fault which way it went, for firstMove().
     void lookForMoves() { looks_for_moves_ = true; }
 
+    /// From now on bytes may be damaged on their way to the target, so a write that fails may have left any there.
+    void expectDamage() { damaged_ = true; }
+
     /// Something breaks now; something is mended now.
     void markFault(TimePoint now);
     void markHealed(TimePoint now);
@@ -158,6 +161,7 @@ class Traffic {
     std::optional<TimePoint> all_ended_;
     std::optional<TimePoint> first_success_;
     bool looks_for_moves_ = false;
+    bool damaged_ = false;
     std::optional<Duration> first_move_;
 };
 

@@ -217,6 +217,9 @@ std::string remedyFor(const Status& status) {
                    "docs/rdma.md say what host and rdma need";
         case Code::AccessDenied:
             if (contains(status, "cluster key")) return kKeyRemedy;
+            if (contains(status, "faults.remote"))
+                return "at the other end `troupe serve --set faults.enabled=true --set faults.remote=true`; "
+                       "docs/security.md says what that allows";
             // Of a port; the message says what to do.
             if (contains(status, "bind ")) return "";
             return "the owner does not offer that memory; was it unregistered meanwhile?";

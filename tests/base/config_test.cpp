@@ -64,7 +64,7 @@ class SettingsFile {
 
 TEST(ConfigSchema, IsSortedAndComplete) {
     const auto& schema = ConfigLoader::schema();
-    EXPECT_EQ(schema.size(), 79u) << "a new field of Config needs its key here";
+    EXPECT_EQ(schema.size(), 80u) << "a new field of Config needs its key here";
     for (std::size_t i = 0; i < schema.size(); ++i) {
         const ConfigKey& key = schema[i];
         if (i > 0) {
@@ -378,6 +378,8 @@ TEST(CheckConfig, OfTwoValuesThatHinderEachOtherNamesBothAndWhatToChange) {
         {{{"tcp.port", "65535"}, {"data_loops", "2"}}, {"tcp.port 65535", "data_loops 2", "tcp.port 65534 or less"}},
         {{{"tcp.port", "65534"}, {"data_loops", "2"}}, {}},
         {{{"tcp.port", "65535"}, {"data_loops", "1"}}, {}},
+        {{{"faults.remote", "on"}}, {"faults.remote", "faults.enabled", "set both, or neither"}},
+        {{{"faults.remote", "on"}, {"faults.enabled", "on"}}, {}},
     };
     for (const auto& one : cases) {
         ConfigLoader loader;

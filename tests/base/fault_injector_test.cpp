@@ -145,6 +145,47 @@ TEST(FaultInjector, APathIsDroppedForATime) {
     EXPECT_FALSE(faults.droppedUntil("tcp0 a", now));
 }
 
+TEST(FaultInjector, ARuleThatLastsEndsByItself) {
+    FaultInjector faults(1);
+    FaultRule all = rule(FaultPoint::Post, FaultAction::Fail);
+    all.nth = 0;
+    all.fraction = 1;
+    all.lasts = milliseconds(20);
+    const auto id = faults.add(all);
+    ASSERT_TRUE(id);
+    const TimePoint limit = Clock::now() + std::chrono::seconds(60);
+    while (faults.judge(FaultPoint::Post, "tcp0 a") && Clock::now() < limit) std::this_thread::yield();
+    EXPECT_FALSE(faults.judge(FaultPoint::Post, "tcp0 a"));
+    EXPECT_EQ(faults.remove(*id).code(), Code::NotFound);
+    all.lasts = std::chrono::minutes(2);
+    EXPECT_EQ(faults.add(all).status().code(), Code::InvalidArgument);
+    all.lasts = -milliseconds(1);
+    EXPECT_EQ(faults.add(all).status().code(), Code::InvalidArgument);
+}
+
+TEST(FaultInjector, WhatOneOwnerBrokeIsMendedWithoutTheOthers) {
+    FaultInjector faults(1);
+    const FaultInjector::Owner other = 7;
+    FaultRule all = rule(FaultPoint::Post, FaultAction::Fail);
+    all.nth = 0;
+    all.fraction = 1;
+    ASSERT_TRUE(faults.add(all));
+    ASSERT_TRUE(faults.add(all, other));
+    all.point = FaultPoint::Completion;
+    ASSERT_TRUE(faults.add(all, other));
+    ASSERT_TRUE(faults.dropPath("tcp0", std::chrono::seconds(30)));
+    ASSERT_TRUE(faults.dropPath("tcp1", std::chrono::seconds(30), other));
+    const TimePoint now = Clock::now();
+    faults.clear(other);
+    EXPECT_TRUE(faults.judge(FaultPoint::Post, "tcp0 a"));
+    EXPECT_FALSE(faults.judge(FaultPoint::Completion, "tcp0 a"));
+    EXPECT_TRUE(faults.droppedUntil("tcp0 a", now));
+    EXPECT_FALSE(faults.droppedUntil("tcp1 a", now));
+    faults.clear(FaultInjector::kProgram);
+    EXPECT_FALSE(faults.judge(FaultPoint::Post, "tcp0 a"));
+    EXPECT_FALSE(faults.droppedUntil("tcp0 a", now));
+}
+
 TEST(FaultInjector, EachCallIsCountedOnceWhateverTheThreads) {
     FaultInjector faults(1);
     FaultRule some = rule(FaultPoint::Post, FaultAction::Fail);

@@ -322,6 +322,23 @@ TEST_F(Faults, NothingMovesOnAFrozenLoop) {
     thaw.join();
 }
 
+TEST_F(Faults, ALoopThatTwoFrozeThawsWhenBothAreMended) {
+    const FaultInjector::Owner other = 7;
+    ASSERT_TRUE(here().freezeLoop(0, seconds(50)));
+    ASSERT_TRUE(here().freezeLoop(0, seconds(50), other));
+    std::atomic<bool> thawed = false;
+    // The loop may be frozen in this thread's hands.
+    std::thread thaw([&] {
+        here().clear(other);
+        std::this_thread::sleep_for(milliseconds(100));  // What should stand still gets a chance to move.
+        thawed = true;
+        here().clear(FaultInjector::kProgram);
+    });
+    expectCompleted(run(Opcode::Read), pair.local.size());
+    EXPECT_TRUE(thawed);
+    thaw.join();
+}
+
 TEST_F(Faults, AFrozenEngineEndsInTime) {
     ASSERT_TRUE(here().freezeLoop(0, seconds(50)));
     ASSERT_TRUE(here().freezeLoop(FaultInjector::kControlLoop, seconds(50)));

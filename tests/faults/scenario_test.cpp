@@ -66,6 +66,31 @@ TEST(FaultScenarios, TheBuiltInOnesAreTheTestsAndEachHasAFaultAndAnEnd) {
     EXPECT_EQ(names_of_rdma, TROUPE_SCENARIOS_OF_RDMA);
 }
 
+TEST(FaultScenarios, AnywhereThoseArePlayedThatBreakNothingOfThisMachine) {
+    std::string names;
+    for (const Scenario& scenario : builtinScenarios())
+        if (playsAnywhere(scenario)) names += scenario.name + " ";
+    EXPECT_EQ(names,
+              "deadline-storm cancel-storm unregister-storm one-path-lost target-frozen target-control-frames "
+              "target-corrupt-bytes ");
+    Scenario scenario;
+    scenario.name = "mine";
+    const auto why = [&] {
+        const Status status = playsAnywhere(scenario);
+        EXPECT_EQ(status.code(), Code::InvalidArgument);
+        return status.message();
+    };
+    scenario.steps = {*parseStep("run 1ms"), *parseStep("fault remote posts"), *parseStep("heal redis start")};
+    EXPECT_THAT(why(), HasSubstr("scenario 'mine' has the step \"redis start\""));
+    scenario.steps.pop_back();
+    EXPECT_TRUE(playsAnywhere(scenario));
+    EXPECT_TRUE(breaksTargetsEngine(scenario));
+    scenario.bystanders = 1;
+    EXPECT_THAT(why(), HasSubstr("bystanders"));
+    scenario.needs = {Need::Network};
+    EXPECT_THAT(why(), HasSubstr("needs \"network\""));
+}
+
 class ScenarioFile : public testing::Test {
   protected:
     Result<std::vector<Scenario>> load(const std::string& text) {

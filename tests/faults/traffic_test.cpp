@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/fault_injector.h"
 #include "tests/support/engine_pair.h"
 
 namespace troupe::apps::faults {
@@ -95,6 +96,41 @@ TEST_F(TrafficTest, SeesABufferThatIsTouchedAfterItsEnd) {
     for (std::size_t i = 0; i < pair_.local.size(); i += options().block) pair_.local.data()[i] ^= std::byte{1};
     runUntil([&] { return tally().wrong > 0; });
     EXPECT_THAT(tally().first_wrong, HasSubstr("after its operation had ended"));
+}
+
+TEST(TrafficToADamagingTarget, AWriteThatFailedMayHaveLeftAnyByteAndOthersMayNot) {
+    test::EngineSetup setup;
+    setup.config.faults_enabled = true;
+    setup.config.tcp_crc = true;
+    setup.config.retry_count = 0;
+    Traffic::Options options;
+    options.block = 16u << 10;
+    options.inflight = 4;
+    options.deadline = kPatience;
+    EnginePair pair(setup, Traffic::localBytes(options));
+    FaultRule damage;
+    damage.point = FaultPoint::Payload;
+    damage.action = FaultAction::Corrupt;
+    damage.fraction = 0.2;
+    const auto injector = pair.b->faults();
+    ASSERT_TRUE(injector && (*injector)->add(damage));
+    for (const bool is_expected : {true, false}) {
+        Traffic traffic(*pair.a, std::span(pair.local.data(), pair.local.size()), options);
+        traffic.aim(pair.segment, {pair.remote.address(0), pair.remote.size()});
+        if (is_expected) traffic.expectDamage();
+        const auto limit = Clock::now() + kPatience;
+        const auto is_done = [&] {
+            return is_expected ? traffic.tally().failures() >= 200 : traffic.tally().wrong > 0;
+        };
+        while (!is_done() && Clock::now() < limit) {
+            traffic.step(Clock::now());
+            if (const auto oldest = traffic.oldest())
+                static_cast<void>(pair.a->waitTransfer(*oldest, std::chrono::milliseconds(1)));
+        }
+        ASSERT_TRUE(is_done());
+        EXPECT_EQ(traffic.tally().wrong > 0, !is_expected) << traffic.tally().first_wrong;
+        EXPECT_GT(traffic.tally().failed.at("ChecksumMismatch"), 0u);
+    }
 }
 
 TEST_F(TrafficTest, TellsDetectionEndAndRecovery) {
