@@ -64,7 +64,7 @@ caf::behavior PeerMonitor::make_behavior() {
     };
 }
 
-void PeerMonitor::on_exit() {
+void PeerMonitor::atEnd() {
     loop().cancelTimer(retry_timer_);
     loop().cancelTimer(tick_timer_);
     channel_.reset();

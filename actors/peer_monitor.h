@@ -39,7 +39,7 @@ class PeerMonitor final : public HostedActor {
 
   protected:
     caf::behavior make_behavior() override;
-    void on_exit() override;
+    void atEnd() override;
 
   private:
     struct PendingPing {

@@ -38,6 +38,8 @@ caf::behavior SegmentDirectory::make_behavior() {
         if (std::erase_if(subscribers_, [&](const caf::actor& each) { return each.address() == down.source; }) == 0)
             monitorEnded(down);
     });
+    // A store may call back from threads of its own.
+    loop().keepBy(this);
     if (store_) beginWithStore();
     return {
         [this](const OpenSegment& request) { open(request); },
@@ -72,7 +74,7 @@ caf::behavior SegmentDirectory::make_behavior() {
     };
 }
 
-void SegmentDirectory::on_exit() {
+void SegmentDirectory::atEnd() {
     const Status ended(Code::Canceled, "the engine ends");
     for (auto& [index, entry] : entries_) {
         loop().cancelTimer(entry->timer);

@@ -49,7 +49,7 @@ class SegmentDirectory final : public HostedActor {
 
   protected:
     caf::behavior make_behavior() override;
-    void on_exit() override;
+    void atEnd() override;
 
   private:
     struct Waiter {

@@ -187,7 +187,8 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     caf::actor_system& system = core.own_system ? *core.own_system : *core.options.system;
     const Config& settings = core.settings();
 
-    core.control_loop = std::make_unique<Loop>(system, Loop::Options{"troupe.ctl", {}, false, {}, core.faults.get()});
+    core.control_loop =
+        std::make_unique<Loop>(system, Loop::Options{"troupe.ctl", {}, false, {}, core.faults.get(), core.options.log});
     if (const Status started = core.control_loop->start(); !started) return started;
     for (unsigned i = 0; i < dataLoopCount(settings); ++i) {
         Loop::Options options;
@@ -196,6 +197,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
         options.drivable = settings.waiter_drives;
         options.drive_grace = settings.drive_grace;
         options.faults = core.faults.get();
+        options.log = core.options.log;
         core.data_loops.push_back(std::make_unique<Loop>(system, std::move(options)));
         if (const Status started = core.data_loops.back()->start(); !started) return started;
     }
