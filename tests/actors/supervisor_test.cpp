@@ -73,7 +73,8 @@ class SupervisorTest : public testing::TestWithParam<const char*> {
         plan.on_fatal = [this](const Status& why) { say("fatal: " + why.toString()); };
         plan.on_data_plane_gone = [this](const Status& why) {
             say(transport_->nic_destroyed ? "gone" : "gone, but for a Nic");
-            batches_.endAll(why);
+            batches_.endAll(
+                why, [this](const ByteRange& source) { return quarantine_.heldIn(source, Clock::now()).isOk(); });
         };
         supervisor_ = spawnHosted<Supervisor>(control_, std::move(plan), silentLog());
         std::promise<Status> installed;
@@ -178,6 +179,27 @@ TEST_P(SupervisorTest, ADefectOfWhatCannotBeMadeAnewEndsEveryTransferAndEveryNic
         EXPECT_TRUE(status.quiesced);
     }
     expectGone();
+}
+
+TEST_P(SupervisorTest, WhatASubmitBringsAfterTheDefectEndsWhenTheSubmitIsOver) {
+    const BatchID id = *batches_.allocate(4, 0);
+    caf::anon_send(root().trackers().at(0), twoTasks(id));
+    {
+        // It is past its checks, and does nothing until everybody has gone.
+        const BatchTable::Submit under_way(batches_);
+        provoke(GetParam());
+        expectGone();
+        const SubmitTasks late = twoTasks(id);
+        caf::anon_send(tracker_, late);
+        EXPECT_FALSE(batches_.find(id)->done());
+    }
+    ASSERT_TRUE(batches_.find(id)->sleepUntilDone(Clock::now() + kPatience)) << "somebody waits for ever";
+    for (std::uint32_t i = 2; i < 4; ++i) {
+        const TransferStatus status = batches_.find(id)->taskStatus(i);
+        EXPECT_EQ(status.s, TransferStatusEnum::FAILED);
+        EXPECT_EQ(status.error.code(), Code::Internal);
+        EXPECT_TRUE(status.quiesced);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, SupervisorTest,
