@@ -149,6 +149,8 @@ class Loop : public Reactor {
     bool idle() const { return inboxEmpty() && ready_.empty() && after_due_.empty(); }
     bool armPollables();
     TimePoint nextWake() const;
+    /// post, and HostedActor::Home's, whose work is `owner`'s. Any thread.
+    virtual void postFor(caf::weak_actor_ptr owner, std::function<void()> work);
     /// Somebody sends `message` to an actor here. True: it was taken, and arrives later.
     virtual bool holdBack(HostedActor& to, caf::mailbox_element_ptr& message);
 
@@ -188,7 +190,6 @@ class Loop : public Reactor {
     caf::weak_actor_ptr owner() const;
     template <class Function, class... Args>
     void run(const Owned<Function>& callback, const Args&... args);
-    void postFor(caf::weak_actor_ptr owner, std::function<void()> work);
 
     void makeReady(HostedActor* actor);
     /// What ended a sleep of the loop's thread.
