@@ -243,6 +243,21 @@ void Batch::finished(std::uint32_t count) {
     if (callback) callback(id);
 }
 
+void Batch::endLeft(TransferStatusEnum state, const Status& cause,
+                    const std::function<bool(const ByteRange&)>& is_free) {
+    const std::uint32_t count = claimed();
+    for (std::uint32_t i = 0; i < count; ++i) {
+        Task& task = tasks_[i];
+        if (isTerminal(task.status(std::memory_order_acquire))) continue;
+        task.error = cause;
+        task.quiesced = task.quiesced && (!is_free || is_free(task.source()));
+        publishTerminal(i, state);
+    }
+    // With those that a tracker has shown as terminal, and did not come to count.
+    if (const std::uint32_t uncounted = outstanding_.load(std::memory_order_acquire); uncounted != 0)
+        finished(uncounted);
+}
+
 bool Batch::allTerminal() const {
     // Backwards: the last ones usually end last, so a batch at work is told by its first look.
     for (std::uint32_t i = claimed(); i > 0; --i)
@@ -410,21 +425,42 @@ bool BatchTable::anyRunning() const {
     return false;
 }
 
-void BatchTable::endAll(const Status& cause) {
-    const std::uint32_t used = std::min(used_.load(std::memory_order_acquire), max_batches_);
-    for (std::uint32_t i = 0; i < used; ++i) {
-        Batch* batch = slot(i);
-        if (batch == nullptr || batch->done()) continue;
-        std::uint32_t ended = 0;
-        for (std::uint32_t t = 0; t < batch->claimed(); ++t) {
-            Task& task = batch->task(t);
-            if (task.status(std::memory_order_acquire) != TransferStatusEnum::PENDING) continue;
-            task.error = cause;
-            batch->publishTerminal(t, TransferStatusEnum::CANCELED);
-            ++ended;
-        }
-        if (ended != 0) batch->finished(ended);
+void BatchTable::endAll(const Status& cause, IsFree is_free) {
+    {
+        const std::lock_guard lock(end_mutex_);
+        end_cause_ = cause;
+        is_free_ = std::move(is_free);
     }
+    ends_.store(true, std::memory_order_seq_cst);
+    if (!anySubmits()) endWhatIsLeft();
+}
+
+void BatchTable::lastSubmitIsOver() {
+    if (ends_.load(std::memory_order_seq_cst)) endWhatIsLeft();
+}
+
+/// By one thread at a time, without a lock, for it calls back: who comes meanwhile leaves it to that one.
+void BatchTable::endWhatIsLeft() {
+    if (asked_to_end_.fetch_add(1, std::memory_order_acq_rel) != 0) return;
+    std::uint32_t served = 1;
+    do {
+        served = asked_to_end_.load(std::memory_order_acquire);
+        Status cause;
+        IsFree is_free;
+        {
+            const std::lock_guard lock(end_mutex_);
+            cause = end_cause_;
+            is_free = is_free_;
+        }
+        const auto state = cause.code() == Code::Canceled ? TransferStatusEnum::CANCELED : TransferStatusEnum::FAILED;
+        const std::uint32_t used = std::min(used_.load(std::memory_order_acquire), max_batches_);
+        for (std::uint32_t i = 0; i < used; ++i)
+            if (Batch* batch = slot(i); batch != nullptr && !batch->done()) try {
+                    batch->endLeft(state, cause, is_free);
+                } catch (...) {  // NOLINT(bugprone-empty-catch)
+                    // One who does not want to hear of his batch must not keep the others from the end of theirs.
+                }
+    } while (!asked_to_end_.compare_exchange_strong(served, 0, std::memory_order_acq_rel));
 }
 
 }  // namespace troupe

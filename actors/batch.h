@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "base/byte_range.h"
 #include "base/clock.h"
@@ -124,6 +126,8 @@ class Batch {
     void publishTerminal(std::uint32_t index, TransferStatusEnum state);
     /// `count` tasks were published as terminal since the last call. Wakes waiters when these were the last.
     void finished(std::uint32_t count);
+    /// Every task that is not terminal ends so; for when there is no tracker, and nobody submits.
+    void endLeft(TransferStatusEnum state, const Status& cause, const std::function<bool(const ByteRange&)>& is_free);
 
     /// The tracker's list of batches with work, and what it knows of this one. Nobody else touches it.
     struct Active {
@@ -195,8 +199,32 @@ class BatchTable {
     /// What to say of a batch that is not found.
     static Status stale(BatchID id);
 
-    /// Ends every task that is not terminal as CANCELED with `cause`. For an engine whose trackers are gone.
-    void endAll(const Status& cause);
+    /// A thread that brings a tracker something of a batch, from before it claims tasks until the tracker was told. It
+    /// looks at whether there are trackers once it has one of these.
+    class Submit {
+      public:
+        explicit Submit(BatchTable& table) : table_(table) {
+            // With endAll's: either this one sees that there are no trackers, or that one sees this one.
+            table_.submits_.fetch_add(1, std::memory_order_seq_cst);
+        }
+        ~Submit() {
+            if (table_.submits_.fetch_sub(1, std::memory_order_seq_cst) == 1) table_.lastSubmitIsOver();
+        }
+        Submit(const Submit&) = delete;
+        Submit& operator=(const Submit&) = delete;
+
+      private:
+        BatchTable& table_;
+    };
+    bool anySubmits() const { return submits_.load(std::memory_order_seq_cst) != 0; }
+
+    /// Whether nothing touches such a buffer any more.
+    using IsFree = std::function<bool(const ByteRange& source)>;
+    /// Ends every task that is not terminal, with `cause`: CANCELED if that is its code, else FAILED. For an engine
+    /// whose trackers are gone, and that refuses every Submit that begins from here on. Where one is under way, the
+    /// thread of the last of them does it when that is over: its tasks are among those that nobody will take.
+    /// `is_free` (none: all are) is asked for a task's `quiesced`, on whichever thread does it.
+    void endAll(const Status& cause, IsFree is_free = nullptr);
     /// True while a task of any batch is not terminal.
     bool anyRunning() const;
 
@@ -211,6 +239,8 @@ class BatchTable {
     /// Takes a slot that was never used. CapacityExceeded; ResourceExhausted.
     Status takeUnused(std::uint32_t& index);
     void pushFree(std::uint32_t index);
+    void lastSubmitIsOver();
+    void endWhatIsLeft();
 
     const std::uint32_t max_batches_;
     std::atomic<std::uint32_t> live_{0};
@@ -218,6 +248,15 @@ class BatchTable {
     std::atomic<std::uint64_t> free_head_{
         UINT32_MAX};                                 ///< Tag in the upper half, index in the lower; UINT32_MAX: empty.
     std::unique_ptr<std::atomic<Batch*>[]> chunks_;  ///< Arrays of kChunk, made on first use, owned.
+
+    // The end. Any thread; the hot path counts its submits and looks at ends_ when it was the only one.
+    std::atomic<std::uint32_t> submits_{0};
+    std::atomic<bool> ends_{false};  ///< endAll was called.
+    std::atomic<std::uint32_t> asked_to_end_{
+        0};                 ///< Calls of endWhatIsLeft that are not served; one thread serves all.
+    std::mutex end_mutex_;  ///< Of the rest, which two callers of endAll may set; held for a moment.
+    Status end_cause_;
+    IsFree is_free_;
 };
 
 }  // namespace troupe

@@ -17,6 +17,7 @@ BatchTracker::BatchTracker(caf::actor_config& config, Loop& loop, std::uint32_t 
       logic_(index, index, regions, static_cast<TrackerOutput&>(*this), retries) {}
 
 caf::behavior BatchTracker::make_behavior() {
+    loop().keepBy(this);
     return {
         [this](const SubmitTasks& submit) { handle(submit); },
         [this](const SliceReport& report) { handle(report); },
@@ -54,7 +55,7 @@ void BatchTracker::answer(const TellHistory& question) {
     question.reply(ours && task.history ? *task.history : TaskHistory());
 }
 
-void BatchTracker::on_exit() {
+void BatchTracker::atEnd() {
     loop().cancelTimer(timer_);
     logic_.onEnd();
     workers_.clear();

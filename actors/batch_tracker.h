@@ -26,7 +26,7 @@ class BatchTracker final : public HostedActor, private TrackerOutput {
   protected:
     caf::behavior make_behavior() override;
     void afterMessages() override { logic_.flush(); }
-    void on_exit() override;
+    void atEnd() override;
 
   private:
     void answer(const TellHistory& question);

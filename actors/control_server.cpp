@@ -54,7 +54,7 @@ caf::behavior ControlServer::make_behavior() {
     };
 }
 
-void ControlServer::on_exit() {
+void ControlServer::atEnd() {
     loop().cancelTimer(silence_timer_);
     loop().cancelTimer(accept_timer_);
     listener_->unwatch();
@@ -275,20 +275,19 @@ void ControlServer::answer(const ClientPtr& client, const ControlFrame& frame) {
     ++client->asking;
     // Its end is what mends them, so it must not be one of them.
     if (question->transport == kFaultsExchange && settings_.faults_remote) client->channel->spareFromFaults();
-    send(directory_,
-         AnswerPeer{{client->peer, client->asker},
-                    client->channel->peer(),
-                    std::move(question->transport),
-                    std::move(question->bytes),
-                    // From any thread, and when the client may be gone, which only the loop can tell.
-                    [weak = std::weak_ptr<Client>(client), say, home = &loop()](Result<std::string> answer) {
-                        home->post([weak, say, answer = std::move(answer)] {
-                            const auto self = weak.lock();
-                            if (!self) return;
-                            --self->asking;
-                            say(*self, answer);
-                        });
-                    }});
+    send(directory_, AnswerPeer{{client->peer, client->asker},
+                                client->channel->peer(),
+                                std::move(question->transport),
+                                std::move(question->bytes),
+                                // From any thread, and when the client may be gone, which only the loop can tell.
+                                [weak = std::weak_ptr<Client>(client), say, home = home()](Result<std::string> answer) {
+                                    home.post([weak, say, answer = std::move(answer)] {
+                                        const auto self = weak.lock();
+                                        if (!self) return;
+                                        --self->asking;
+                                        say(*self, answer);
+                                    });
+                                }});
 }
 
 void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame) {
@@ -299,16 +298,22 @@ void ControlServer::describe(const ClientPtr& client, const ControlFrame& frame)
     client->describing = true;
     const std::weak_ptr<Client> weak = client;
     send(directory_,
-         DescribeLocal{
-             request->known_version, [this, weak](const std::shared_ptr<const std::string>& json, std::uint64_t) {
-                 const auto self = weak.lock();
-                 if (!self) return;
-                 self->describing = false;
-                 auto encoded = Descriptor{json ? *json : std::string()}.encode(settings_.max_descriptor_bytes);
-                 if (!encoded) return refuse(*self, encoded.status());
-                 self->descriptor_bytes = encoded->size();
-                 static_cast<void>(self->channel->send(std::move(*encoded)));
-             }});
+         DescribeLocal{request->known_version,
+                       [this, weak, home = home()](const std::shared_ptr<const std::string>& json, std::uint64_t) {
+                           // The directory's handler calls, and is not to end by what is wrong here.
+                           home.run([&] {
+                               if (const auto self = weak.lock()) sendDescriptor(*self, json);
+                           });
+                       }});
+}
+
+/// `json`: null, it is the one that the client has.
+void ControlServer::sendDescriptor(Client& client, const std::shared_ptr<const std::string>& json) {
+    client.describing = false;
+    auto encoded = Descriptor{json ? *json : std::string()}.encode(settings_.max_descriptor_bytes);
+    if (!encoded) return refuse(client, encoded.status());
+    client.descriptor_bytes = encoded->size();
+    static_cast<void>(client.channel->send(std::move(*encoded)));
 }
 
 }  // namespace troupe

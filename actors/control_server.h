@@ -33,7 +33,7 @@ class ControlServer final : public HostedActor {
 
   protected:
     caf::behavior make_behavior() override;
-    void on_exit() override;
+    void atEnd() override;
 
   private:
     struct Client {
@@ -58,6 +58,7 @@ class ControlServer final : public HostedActor {
     void turnAway(const ClientPtr& client, const Status& why);
     Status countFrame(Client& client);
     void describe(const ClientPtr& client, const ControlFrame& frame);
+    void sendDescriptor(Client& client, const std::shared_ptr<const std::string>& json);
     void answer(const ClientPtr& client, const ControlFrame& frame);
     void forget(const Client& client);
     void refuse(Client& client, const Status& why);

@@ -7,20 +7,6 @@
 
 namespace troupe {
 
-namespace {
-
-void logException(spdlog::logger& log, const char* actor, const std::exception_ptr& thrown) {
-    try {
-        std::rethrow_exception(thrown);
-    } catch (const std::exception& e) {
-        log.critical("actor {} ended by an exception: {}", actor, e.what());
-    } catch (...) {
-        log.critical("actor {} ended by an exception", actor);
-    }
-}
-
-}  // namespace
-
 HostedActor::HostedActor(caf::actor_config& config, Loop& loop, Logger log)
     : caf::event_based_actor(config), log_(std::move(log)), loop_(loop) {
     set_default_handler(caf::drop);
@@ -28,13 +14,26 @@ HostedActor::HostedActor(caf::actor_config& config, Loop& loop, Logger log)
         logException(*log_, name(), thrown);
         return caf::sec::runtime_error;
     });
+    defect_ = caf::make_mailbox_element(nullptr, caf::make_message_id(), caf::no_stages,
+                                        caf::exit_msg{address(), caf::make_error(caf::sec::runtime_error)});
 }
 
-void HostedActor::endByException() {
+void HostedActor::endByException() noexcept {
     logException(*log_, name(), std::current_exception());
-    enqueue(caf::make_mailbox_element(nullptr, caf::make_message_id(), caf::no_stages,
-                                      caf::exit_msg{address(), caf::make_error(caf::sec::runtime_error)}),
-            nullptr);
+    // Once: what it does until it hears of it changes nothing.
+    if (defect_) enqueue(std::move(defect_), nullptr);
+}
+
+void HostedActor::on_exit() {
+    HostedActor* const before = std::exchange(loop_.acting_, this);
+    try {
+        atEnd();
+    } catch (...) {
+        logException(*log_, name(), std::current_exception());
+        fail_state_ = caf::make_error(caf::sec::runtime_error);
+    }
+    loop_.acting_ = before;
+    if (loop_.keeper() == this) loop_.keepBy(nullptr);
 }
 
 void HostedActor::finishMessages() {
@@ -56,7 +55,9 @@ void HostedActor::launch(caf::execution_unit*, bool lazy, bool hide) {
 
 caf::resumable::resume_result HostedActor::resume(caf::execution_unit* unit, std::size_t max_throughput) {
     busy_ = true;
+    HostedActor* const before = std::exchange(loop_.acting_, this);
     const auto result = caf::event_based_actor::resume(unit, max_throughput);
+    loop_.acting_ = before;
     if (result != caf::resumable::done) guarded([this] { afterMessages(); });
     busy_ = false;
     return result;

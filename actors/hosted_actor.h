@@ -3,11 +3,13 @@
 #include <type_traits>
 #include <utility>
 
+#include <caf/actor_cast.hpp>
 #include <caf/actor_config.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
 #include <caf/mailbox_element.hpp>
 
+#include "actors/log_exception.h"
 #include "actors/loop.h"
 #include "base/log.h"
 
@@ -15,9 +17,9 @@ namespace troupe {
 
 /// An actor that runs only on its Loop. Base of every actor of the engine.
 ///
-/// Unexpected messages are dropped; an exception that escapes a handler is logged and ends the actor (the
-/// Supervisor sees it). It touches CAF internals as CAF's own brokers do (see caf/io/abstract_broker.hpp): `enqueue`
-/// and `launch` always schedule on the loop.
+/// Unexpected messages are dropped. An exception that escapes a handler, or anything else that the loop calls for the
+/// actor (see Loop), is logged and ends it (the Supervisor sees it). It touches CAF internals as CAF's own brokers do
+/// (see caf/io/abstract_broker.hpp): `enqueue` and `launch` always schedule on the loop.
 class HostedActor : public caf::event_based_actor {
   public:
     HostedActor(caf::actor_config& config, Loop& loop, Logger log);
@@ -28,6 +30,25 @@ class HostedActor : public caf::event_based_actor {
     resume_result resume(caf::execution_unit* unit, std::size_t max_throughput) final;
 
     Loop& loop() const { return loop_; }
+
+    /// For replies: has work done as this actor's by whoever holds it, on any thread. It does not keep the actor alive,
+    /// so the work has to ask what there is left of it.
+    class Home {
+      public:
+        explicit Home(const HostedActor& actor) : loop_(&actor.loop()), owner_(actor.ctrl()) {}
+        /// On a turn of the loop that follows.
+        void post(std::function<void()> work) const { loop_->postFor(owner_, std::move(work)); }
+        /// Now; on the loop's turn. What escapes ends this actor, and not the one that calls.
+        template <class Work>
+        void run(Work&& work) const {
+            loop_->run(Loop::Owned<Work&>{owner_, work});
+        }
+
+      private:
+        Loop* loop_;
+        caf::weak_actor_ptr owner_;
+    };
+    Home home() const { return Home(*this); }
 
     /// When afterMessages follows a message that was handled in place.
     enum class After {
@@ -48,6 +69,20 @@ class HostedActor : public caf::event_based_actor {
   protected:
     /// Called once after each run of message handlers: the place to send what they gathered, as one message.
     virtual void afterMessages() {}
+    /// The actor ends: it gives back what it has. What escapes is logged, and makes its end one by a defect.
+    virtual void atEnd() {}
+
+    /// An exception ends the actor, as one that escapes from a CAF handler does. On the turn.
+    template <class Work>
+    void guarded(Work&& work) {
+        HostedActor* const before = std::exchange(loop_.acting_, this);
+        try {
+            work();
+        } catch (...) {
+            endByException();
+        }
+        loop_.acting_ = before;
+    }
 
     /// Runs `work` as a message handler is run: what a timer of the actor's does. On the turn, not from a handler.
     template <class Work>
@@ -65,24 +100,34 @@ class HostedActor : public caf::event_based_actor {
 
   private:
     friend class Loop;
-    /// An exception ends the actor, as one that escapes from a CAF handler does.
-    template <class Work>
-    void guarded(Work&& work) {
-        try {
-            work();
-        } catch (...) {
-            endByException();
-        }
-    }
-    void endByException();
+    void on_exit() final;
+    void endByException() noexcept;
     /// The rest of After::NextIteration.
     void finishMessages();
 
     Loop& loop_;
+    caf::mailbox_element_ptr defect_;       ///< Tells it to end; made before there is no memory for it any more.
     bool busy_ = false;                     ///< A handler or afterMessages runs. On the turn.
     bool after_due_ = false;                ///< In the loop's list of actors whose afterMessages is due. On the turn.
     HostedActor* next_in_inbox_ = nullptr;  ///< Link of the loop's inbox; an actor is in it at most once.
 };
+
+template <class Function, class... Args>
+void Loop::run(const Owned<Function>& callback, const Args&... args) {
+    // Held while it runs: what it does may be the end of the actor.
+    caf::strong_actor_ptr whose = callback.owner.lock();
+    if (!whose && keeper_ != nullptr) whose = keeper_->ctrl();
+    if (whose)
+        return static_cast<HostedActor*>(caf::actor_cast<caf::abstract_actor*>(whose))->guarded([&] {
+            callback.work(args...);
+        });
+    if (!options_.log) return callback.work(args...);
+    try {
+        callback.work(args...);
+    } catch (...) {
+        logException(*options_.log, "work of an actor that has ended", std::current_exception());
+    }
+}
 
 /// Hands `message` to `to`, which has `handle(const Message&)`: in place when that can be, otherwise through its
 /// mailbox. The message is moved from only when it goes through the mailbox. Any thread.

@@ -39,6 +39,10 @@ LocalPublisher::LocalPublisher(Reactor& reactor, MetadataStore& store, const Con
 LocalPublisher::~LocalPublisher() { reactor_.cancelTimer(timer_); }
 
 void LocalPublisher::publish(Reply reply) {
+    if (ended_) {
+        if (reply) reply(*ended_);
+        return;
+    }
     wanted_ = true;
     if (reply) {
         was_refused_ = false;
@@ -48,6 +52,8 @@ void LocalPublisher::publish(Reply reply) {
 }
 
 void LocalPublisher::end(const Status& why) {
+    ended_ = why;
+    reactor_.cancelTimer(std::exchange(timer_, 0));
     probe_.reset();
     auto open = std::exchange(waiting_, {});
     for (Reply& reply : std::exchange(served_, {})) open.push_back(std::move(reply));
@@ -55,7 +61,7 @@ void LocalPublisher::end(const Status& why) {
 }
 
 void LocalPublisher::publishWhenDue() {
-    if (running_ || !wanted_ || !isDue()) return;
+    if (ended_ || running_ || !wanted_ || !isDue()) return;
     running_ = true;
     wanted_ = false;
     challenges_ = 0;
@@ -111,6 +117,7 @@ void LocalPublisher::earn(const SegmentDesc& desc) {
 }
 
 void LocalPublisher::write() {
+    if (ended_) return;
     const SegmentDesc& desc = describe_();
     earn(desc);
     began_ = reactor_.now();
@@ -161,6 +168,7 @@ void LocalPublisher::challenge(const Status& refusal) {
 }
 
 void LocalPublisher::challengeHolder(const Status& refusal, const SegmentDesc& holder) {
+    if (ended_) return;
     if (holder.incarnation.isNull()) return finish(refusal);
     IncarnationProbe::Question question;
     question.control = holder.control;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,8 @@ class LocalPublisher {
 
     /// Something changed. `reply` (may be empty) is called when a record that includes it was written, or why not.
     void publish(Reply reply);
-    /// The end: answers whoever still waits, with `why`.
+    /// The end: answers whoever still waits, and whoever comes later, with `why`. Nothing is written any more, so that
+    /// what is withdrawn stays so.
     void end(const Status& why);
 
   private:
@@ -82,9 +84,10 @@ class LocalPublisher {
     const std::function<const SegmentDesc&()> describe_;
     const std::shared_ptr<const ClusterAuth> auth_;
 
-    bool wanted_ = false;         ///< Something changed since the last record began.
-    bool running_ = false;        ///< A record is being written.
-    bool was_published_ = false;  ///< The name was ours once.
+    std::optional<Status> ended_;  ///< Why.
+    bool wanted_ = false;          ///< Something changed since the last record began.
+    bool running_ = false;         ///< A record is being written.
+    bool was_published_ = false;   ///< The name was ours once.
     /// Before the name was ever ours: only who asks for an answer has it written again. The engine that was refused has
     /// given up, and must not take the name when its holder's lease ends.
     bool was_refused_ = false;

@@ -172,7 +172,7 @@ void Loop::watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)
     event.events = events;
     event.data.fd = fd;
     const bool known = watches_.count(fd) != 0;
-    watches_[fd] = Watch{events, std::make_shared<std::function<void(std::uint32_t)>>(std::move(ready))};
+    watches_[fd] = std::make_shared<const Watch>(Watch{owner(), std::move(ready)});
     ::epoll_ctl(epoll_.get(), known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event);
 }
 
@@ -182,7 +182,7 @@ void Loop::unwatch(int fd) {
 
 Reactor::TimerId Loop::runAt(TimePoint when, std::function<void()> fire) {
     const TimerId id = next_timer_++;
-    timers_.emplace(std::make_pair(when, id), std::move(fire));
+    timers_.emplace(std::make_pair(when, id), Callback{owner(), std::move(fire)});
     timer_times_.emplace(id, when);
     return id;
 }
@@ -195,13 +195,22 @@ void Loop::cancelTimer(TimerId timer) {
 }
 
 void Loop::post(std::function<void()> work) {
+    // Who acts is known on the turn only.
+    postFor(onTurn() ? owner() : nullptr, std::move(work));
+}
+
+void Loop::postFor(caf::weak_actor_ptr owner, std::function<void()> work) {
     {
         const std::lock_guard lock(posted_mutex_);
-        posted_.push_back(std::move(work));
+        posted_.push_back({std::move(owner), std::move(work)});
     }
     has_posted_.store(true, std::memory_order_seq_cst);
     if (!onTurn() && parked_.load(std::memory_order_seq_cst) != Sleep::Awake) ring();
 }
+
+// --- whose work it is --------------------------------------------------------------------------------------------
+
+caf::weak_actor_ptr Loop::owner() const { return acting_ != nullptr ? acting_->ctrl() : nullptr; }
 
 // --- pollables ---------------------------------------------------------------------------------------------------
 
@@ -295,13 +304,13 @@ bool Loop::runActors() {
 }
 
 bool Loop::runPosted() {
-    std::vector<std::function<void()>> work;
+    std::vector<Callback> work;
     {
         const std::lock_guard lock(posted_mutex_);
         work.swap(posted_);
         has_posted_.store(false, std::memory_order_relaxed);
     }
-    for (auto& item : work) item();
+    for (const Callback& item : work) run(item);
     return !work.empty();
 }
 
@@ -310,7 +319,7 @@ bool Loop::fireTimers(TimePoint now) {
     while (!timers_.empty() && timers_.begin()->first.first <= now) {
         auto node = timers_.extract(timers_.begin());
         timer_times_.erase(node.key().second);
-        node.mapped()();
+        run(node.mapped());
         fired = true;
     }
     return fired;
@@ -330,8 +339,8 @@ bool Loop::dispatchReady(int timeout_ms) {
         const auto found = watches_.find(fd);
         if (found == watches_.end()) continue;
         // Held while it runs: the callback may unwatch or replace itself.
-        const auto ready = found->second.ready;
-        (*ready)(events[static_cast<std::size_t>(i)].events);
+        const auto watch = found->second;
+        run(*watch, events[static_cast<std::size_t>(i)].events);
         moved = true;
     }
     return moved;

@@ -10,12 +10,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include <caf/actor_control_block.hpp>
 #include <caf/execution_unit.hpp>
 #include <caf/fwd.hpp>
 
 #include "actors/adaptive_spin.h"
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/log.h"
 #include "base/reactor.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -52,6 +54,10 @@ class Pollable {
 ///
 /// CAF: hosted actors (HostedActor) run only here. An actor of the host program that a hosted actor writes to is
 /// given to CAF's own scheduler, never run on this loop.
+///
+/// Exceptions: what an actor has the loop call (a timer, a watched descriptor, posted work, and all that is set up from
+/// within those) is the actor's, and an exception that escapes from it ends that actor, as one from its handlers does.
+/// What comes from outside (a post of another thread) is the keeper's. None of them leaves the loop.
 class Loop : public Reactor {
   public:
     struct Options {
@@ -60,6 +66,8 @@ class Loop : public Reactor {
         bool drivable = false;            ///< Callers may take the turn.
         Duration drive_grace{};           ///< See Standby above.
         FaultInjector* faults = nullptr;  ///< See Reactor::faults.
+        /// Gets the exceptions of work whose actor and keeper have ended. Null: those go on to whoever runs the loop.
+        Logger log = nullptr;
     };
 
     Loop(caf::actor_system& system, Options options);
@@ -87,6 +95,11 @@ class Loop : public Reactor {
     bool onTurn() const;
     /// True when it holds the turn of a loop, whosever.
     static bool onSomeTurn();
+    /// The actor whose work is done at this moment, or null: what is set up now is its. On the turn.
+    HostedActor* acting() const { return acting_; }
+    /// Whose work is what no actor of the loop has set up, until it ends. On the turn.
+    void keepBy(HostedActor* keeper) { keeper_ = keeper; }
+    HostedActor* keeper() const { return keeper_; }
 
     // --- callers' threads -----------------------------------------------------------------------------------------
 
@@ -136,6 +149,8 @@ class Loop : public Reactor {
     bool idle() const { return inboxEmpty() && ready_.empty() && after_due_.empty(); }
     bool armPollables();
     TimePoint nextWake() const;
+    /// post, and HostedActor::Home's, whose work is `owner`'s. Any thread.
+    virtual void postFor(caf::weak_actor_ptr owner, std::function<void()> work);
     /// Somebody sends `message` to an actor here. True: it was taken, and arrives later.
     virtual bool holdBack(HostedActor& to, caf::mailbox_element_ptr& message);
 
@@ -164,6 +179,17 @@ class Loop : public Reactor {
 
     enum class Sleep : std::uint8_t { Awake, Armed, Standby, Driver };
     enum class Progress { Moved, Quiet };
+
+    /// Work for later, and whose it is.
+    template <class Function>
+    struct Owned {
+        caf::weak_actor_ptr owner;  ///< Null: the keeper's.
+        Function work;
+    };
+    using Callback = Owned<std::function<void()>>;
+    caf::weak_actor_ptr owner() const;
+    template <class Function, class... Args>
+    void run(const Owned<Function>& callback, const Args&... args);
 
     void makeReady(HostedActor* actor);
     /// What ended a sleep of the loop's thread.
@@ -225,7 +251,7 @@ class Loop : public Reactor {
     std::atomic<bool> waits_follow_{false};      ///< Callers wait right after they submit.
     std::atomic<std::int64_t> last_deliver_{0};  ///< Clock::now() of the last deliver, as a count.
     std::mutex posted_mutex_;  ///< Guards posted_: rare control-plane calls, not worth a lock-free queue.
-    std::vector<std::function<void()>> posted_;
+    std::vector<Callback> posted_;
     std::atomic<bool> has_posted_{false};
 
     // Everything below is touched only by the holder of the turn.
@@ -233,12 +259,11 @@ class Loop : public Reactor {
     std::vector<HostedActor*> running_;
     std::vector<HostedActor*> after_due_;  ///< Each holds a reference.
     std::vector<Pollable*> pollables_;
-    struct Watch {
-        std::uint32_t events = 0;
-        std::shared_ptr<std::function<void(std::uint32_t)>> ready;
-    };
-    std::unordered_map<int, Watch> watches_;
-    std::map<std::pair<TimePoint, TimerId>, std::function<void()>> timers_;
+    HostedActor* acting_ = nullptr;
+    HostedActor* keeper_ = nullptr;
+    using Watch = Owned<std::function<void(std::uint32_t)>>;
+    std::unordered_map<int, std::shared_ptr<const Watch>> watches_;
+    std::map<std::pair<TimePoint, TimerId>, Callback> timers_;
     std::unordered_map<TimerId, TimePoint> timer_times_;
     TimerId next_timer_ = 1;
     bool interest_on_ = false;             ///< The Nics' descriptors are in the epoll set.

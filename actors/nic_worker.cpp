@@ -28,10 +28,29 @@ caf::behavior NicWorker::make_behavior() {
     };
 }
 
-void NicWorker::on_exit() {
+void NicWorker::atEnd() {
     loop().removePollable(this);
-    logic_->abandon(Status(Code::TransportMissing, "the transport was uninstalled or the engine ended"));
+    try {
+        logic_->abandon(Status(Code::TransportMissing, "the transport was uninstalled or the engine ended"));
+    } catch (...) {
+        // Who hears that this one has ended takes it that the Nic has.
+        logic_.reset();
+        throw;
+    }
     trackers_.clear();
+}
+
+bool NicWorker::poll(TimePoint now) {
+    bool moved = true;
+    guarded([&] { moved = logic_->poll(now); });
+    return moved;
+}
+
+bool NicWorker::arm() {
+    // Not armed, the loop goes on, and comes to the end of an actor whose Nic has thrown.
+    bool quiet = false;
+    guarded([&] { quiet = logic_->arm(); });
+    return quiet;
 }
 
 void NicWorker::sendReport(std::uint32_t tracker, SliceReport& report) {

@@ -25,11 +25,11 @@ class NicWorker final : public HostedActor, private Pollable, private WorkerOutp
 
   protected:
     caf::behavior make_behavior() override;
-    void on_exit() override;
+    void atEnd() override;
 
   private:
-    bool poll(TimePoint now) override { return logic_->poll(now); }
-    bool arm() override { return logic_->arm(); }
+    bool poll(TimePoint now) override;
+    bool arm() override;
     int waitFd() const override { return logic_->nic().waitFd(); }
     TimePoint nextDeadline() const override { return logic_->nextDeadline(); }
     void sendReport(std::uint32_t tracker, SliceReport& report) override;

@@ -65,7 +65,7 @@ caf::behavior PeerMonitor::make_behavior() {
     };
 }
 
-void PeerMonitor::on_exit() {
+void PeerMonitor::atEnd() {
     loop().cancelTimer(retry_timer_);
     loop().cancelTimer(tick_timer_);
     channel_.reset();
@@ -110,6 +110,10 @@ void PeerMonitor::connectTo(const std::string& host) {
     greeter_ = std::make_unique<ControlInitiator>(target_.auth, std::move(hello));
     handlers.onConnected = [this] {
         greeting_ = true;
+        if (state_ == PeerState::Down) {
+            state_ = PeerState::Connecting;
+            send(directory_, PeerConnecting{target_.index});
+        }
         static_cast<void>(channel_->send(greeter_->hello()));
     };
     handlers.onFrame = [this](ControlFrame frame) {
@@ -172,6 +176,8 @@ void PeerMonitor::onHelloAck(const HelloAck& ack) {
     greeting_ = false;
     state_ = PeerState::Up;
     channel_->handshakeDone();
+    // Those that came while it was connecting.
+    while (!pings_.empty()) answerPing(pings_.front().seq, Status::ok());
     fetching_ = false;
     requestDescriptor();
     pinged_at_ = loop().now();
@@ -230,7 +236,8 @@ void PeerMonitor::trouble(const Status& why) {
         why.code() == Code::ProtocolError || why.code() == Code::ConnectionLost || why.code() == Code::Timeout;
     if (std::exchange(greeting_, false) && answering_.isNull() && odd)
         cause = Status(cause.code(), cause.message() + kStranger);
-    answerAll(cause.code() == Code::StaleIncarnation ? cause : cause.withCode(Code::PeerDown));
+    trouble_ = cause.code() == Code::StaleIncarnation ? cause : cause.withCode(Code::PeerDown);
+    answerAll(trouble_);
     const bool was_up = state_ == PeerState::Up || state_ == PeerState::Suspect;
     const bool ended = why.code() == Code::PeerDown || why.code() == Code::StaleIncarnation;
     state_ = was_up && !ended && failures_ < kFailuresUntilDown ? PeerState::Suspect : PeerState::Down;
@@ -293,15 +300,15 @@ void PeerMonitor::keepAlive() {
 }
 
 void PeerMonitor::ping(std::function<void(Status)> reply, TimePoint deadline) {
-    if (state_ != PeerState::Up || !channel_)
-        return reply(Status(Code::PeerDown, "no control connection to " + target_.control.toString()));
+    if (state_ == PeerState::Down) return reply(trouble_);
     if (pings_.size() >= kMaxPings) return reply(Status(Code::CapacityExceeded, "too many probes wait for this peer"));
     const std::uint64_t seq = next_seq_++;
     const auto expire = [this, seq] {
         answerPing(seq, Status(Code::Timeout, target_.control.toString() + " did not answer a probe in time"));
     };
     pings_.push_back({seq, loop().runAt(deadline, expire), std::move(reply)});
-    static_cast<void>(channel_->send(Ping{seq}.encode()));
+    // While it connects the answer is the greeting's.
+    if (state_ == PeerState::Up) static_cast<void>(channel_->send(Ping{seq}.encode()));
 }
 
 void PeerMonitor::answerPing(std::uint64_t seq, const Status& status) {

@@ -20,7 +20,8 @@ namespace troupe {
 /// reports to the SegmentDirectory. Lives on the control loop as long as the segment is open.
 ///
 /// unknown -> connecting -> up -> suspect (connection lost, trying again) -> up or down. While down it goes on trying
-/// with a growing, jittered pause, so that a peer that comes back is found without anybody asking.
+/// with a growing, jittered pause, so that a peer that comes back is found without anybody asking; it is connecting
+/// again once somebody answers there.
 class PeerMonitor final : public HostedActor {
   public:
     struct Target {
@@ -39,7 +40,7 @@ class PeerMonitor final : public HostedActor {
 
   protected:
     caf::behavior make_behavior() override;
-    void on_exit() override;
+    void atEnd() override;
 
   private:
     struct PendingPing {
@@ -86,6 +87,7 @@ class PeerMonitor final : public HostedActor {
     std::unique_ptr<ControlInitiator> greeter_;  ///< Of the current connection.
     std::string host_;                           ///< Numeric, of the current connection.
     PeerState state_ = PeerState::Unknown;
+    Status trouble_;         ///< Why it is down.
     Incarnation answering_;  ///< Who answered the last handshake.
     std::string peer_name_;
     std::shared_ptr<const SegmentDesc> desc_;  ///< Last one fetched.

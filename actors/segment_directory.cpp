@@ -38,6 +38,8 @@ caf::behavior SegmentDirectory::make_behavior() {
         if (std::erase_if(subscribers_, [&](const caf::actor& each) { return each.address() == down.source; }) == 0)
             monitorEnded(down);
     });
+    // A store may call back from threads of its own.
+    loop().keepBy(this);
     remote_faults_ = std::make_unique<RemoteFaults>(loop(), settings_.faults_remote, log_);
     if (store_) beginWithStore();
     return {
@@ -62,6 +64,7 @@ caf::behavior SegmentDirectory::make_behavior() {
             monitor(request.subscriber);
         },
         [this](const PeerDescribed& event) { described(event); },
+        [this](const PeerConnecting& event) { connecting(event); },
         [this](const PeerTrouble& event) { troubled(event); },
         [this](const SuspectPeer& event) { suspect(event); },
         [this](const DataPlane& plane) { data_plane_ = plane; },
@@ -74,7 +77,7 @@ caf::behavior SegmentDirectory::make_behavior() {
     };
 }
 
-void SegmentDirectory::on_exit() {
+void SegmentDirectory::atEnd() {
     const Status ended(Code::Canceled, "the engine ends");
     for (auto& [index, entry] : entries_) {
         loop().cancelTimer(entry->timer);
@@ -163,7 +166,8 @@ void SegmentDirectory::startMonitor(Entry& entry, const Endpoint& control) {
     target.own_name = local_.name;
     target.own = local_.incarnation;
     target.auth = local_.auth;
-    entry.state = PeerState::Connecting;
+    entry.dropped = false;
+    turn(entry, PeerState::Connecting);
     entry.monitor = spawnHosted<PeerMonitor>(loop(), std::move(target), std::cref(settings_), caf::actor(this), log_);
     monitor(entry.monitor);
     send(entry.monitor, ConnectPeer{});
@@ -210,6 +214,9 @@ void SegmentDirectory::removeUnused(std::uint32_t index) {
     Entry* entry = find(index);
     if (entry == nullptr || entry->opens > 0 || !entry->opening.empty()) return;
     answer(entry->syncing, Status(Code::StaleHandle, "segment " + entry->name + " was closed"));
+    // Whoever heard that it begins hears how it ends.
+    if (entry->state == PeerState::Connecting)
+        turn(*entry, PeerState::Down, Status(Code::Canceled, "nobody waits for it any more"));
     if (entry->monitor) send(entry->monitor, Shutdown{});
     loop().cancelTimer(entry->timer);
     loop().cancelTimer(entry->restart);
@@ -341,6 +348,7 @@ void SegmentDirectory::described(const PeerDescribed& event) {
     const bool news = !entry->peer || entry->peer->desc != event.desc || entry->peer->host != event.host;
     const bool came_up = entry->state != PeerState::Up;
     entry->state = PeerState::Up;
+    entry->dropped = false;
     // The successor may be reached another way: no worker, on its route or not, has anything to do with the
     // predecessor.
     if (entry->peer && entry->peer->desc->incarnation != event.desc->incarnation) {
@@ -360,7 +368,7 @@ void SegmentDirectory::described(const PeerDescribed& event) {
         entry = find(event.index);
         if (entry == nullptr) return;
     }
-    if (came_up) announce(*entry, PeerState::Up, Status::ok());
+    if (came_up) announce(*entry, Status::ok());
     if (entry->routing.isSettled()) nowOpen(*entry);
 }
 
@@ -373,6 +381,11 @@ void SegmentDirectory::nowOpen(Entry& entry) {
     removeUnused(entry.index);
 }
 
+void SegmentDirectory::connecting(const PeerConnecting& event) {
+    Entry* entry = find(event.index);
+    if (entry != nullptr && entry->state == PeerState::Down) turn(*entry, PeerState::Connecting);
+}
+
 void SegmentDirectory::troubled(const PeerTrouble& event) {
     Entry* entry = find(event.index);
     if (entry == nullptr) return;
@@ -382,13 +395,13 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
         return resolveInStore(*entry);
     answer(entry->opening, event.cause);
     answer(entry->syncing, event.cause);
-    const bool went_down = event.state == PeerState::Down && entry->state != PeerState::Down;
+    const bool went_down = event.state == PeerState::Down && !entry->dropped;
     const bool turned_suspect = event.state == PeerState::Suspect && entry->state == PeerState::Up;
     // What was submitted since it went down would wait for each transport's time-outs, as often as it may be retried:
     // for the same silence, or for devices of a process that is not there any more, as nobody listens where it did.
     const bool still_gone = event.state == PeerState::Down && !went_down &&
                             (event.cause.code() == Code::Timeout || event.cause.code() == Code::ConnectionRefused);
-    entry->state = event.state;
+    entry->dropped = event.state == PeerState::Down;
     entry->trouble = event.cause;
     entry->troubled_at = loop().now();
     if ((went_down || still_gone) && entry->peer) {
@@ -398,12 +411,12 @@ void SegmentDirectory::troubled(const PeerTrouble& event) {
             event.index,
             Status(down.code(), down.message() + "; last heard of " + std::to_string(silent.count()) + " ms before"),
             false});
-        if (went_down) announce(*entry, PeerState::Down, event.cause);
     }
     // Of one that went down all paths end.
     if (turned_suspect)
         for (const InstalledTransport& installed : transports_) installed.transport->peerLeft(event.index);
-    if (turned_suspect) announce(*entry, PeerState::Suspect, event.cause);
+    // One that has greeted, and was lost before it described itself, goes on being connected to.
+    if (event.state == PeerState::Down || entry->state == PeerState::Up) turn(*entry, event.state, event.cause);
     // The store may know its successor, now or after a while; with p2p the monitor finds it at the same endpoint.
     if (event.state == PeerState::Down && entry->peer && store_) look(*entry);
     removeUnused(event.index);
@@ -429,8 +442,12 @@ void SegmentDirectory::suspect(const SuspectPeer& event) {
     send(entry->monitor, PingPeer{loop().now() + settings_.keepalive_timeout, [](const Status&) {}});
 }
 
-void SegmentDirectory::announce(const Entry& entry, PeerState state, const Status& cause) {
-    for (const caf::actor& listener : subscribers_) send(listener, PeerEvent{entry.name, entry.id, state, cause});
+void SegmentDirectory::announce(const Entry& entry, const Status& cause) {
+    for (const caf::actor& listener : subscribers_) send(listener, PeerEvent{entry.name, entry.id, entry.state, cause});
+}
+
+void SegmentDirectory::turn(Entry& entry, PeerState state, const Status& cause) {
+    if (std::exchange(entry.state, state) != state) announce(entry, cause);
 }
 
 // --- the local segment -------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class SegmentDirectory final : public HostedActor {
 
   protected:
     caf::behavior make_behavior() override;
-    void on_exit() override;
+    void atEnd() override;
 
   private:
     struct Waiter {
@@ -80,8 +80,9 @@ class SegmentDirectory final : public HostedActor {
         std::shared_ptr<const Peer> peer;  ///< Null until described.
         Routing routing;
         PeerState state = PeerState::Unknown;
-        TimePoint heard{};  ///< When its control connection last brought something about it.
-        Status trouble;     ///< Why that was lost, or not made, the last time.
+        bool dropped = false;  ///< Since it went down trackers and workers know.
+        TimePoint heard{};     ///< When its control connection last brought something about it.
+        Status trouble;        ///< Why that was lost, or not made, the last time.
         TimePoint troubled_at{};
         std::vector<Waiter> opening;
         std::vector<Waiter> syncing;
@@ -108,6 +109,7 @@ class SegmentDirectory final : public HostedActor {
     void monitorEnded(const caf::down_msg& down);
     void restartMonitor(Entry& entry);
     void described(const PeerDescribed& event);
+    void connecting(const PeerConnecting& event);
     void troubled(const PeerTrouble& event);
     void suspect(const SuspectPeer& event);
     void answer(std::vector<Waiter>& waiters, const Status& status);
@@ -146,7 +148,8 @@ class SegmentDirectory final : public HostedActor {
     RouteExplanation::Ending describeEnding(const ExplainSegment& request) const;
     RouteExplanation::Owner describeOwner(const Entry& entry) const;
     void tellDataPlane(const DropPeer& drop);
-    void announce(const Entry& entry, PeerState state, const Status& cause);
+    void announce(const Entry& entry, const Status& cause);
+    void turn(Entry& entry, PeerState state, const Status& cause = {});
 
     // The local segment.
     const SegmentDesc& localDesc();

@@ -136,6 +136,8 @@ void SegmentDirectory::publishLocal(const PublishLocal& request) {
 /// The name is free at once for a successor. Ends the actor when the store has done it, or after a bound.
 void SegmentDirectory::endPublishing() {
     if (!store_ || std::exchange(ending_, true)) return quit();
+    // What is published after it would stay until its lease ends.
+    publisher_->end(Status(Code::Canceled, "the engine ends"));
     const auto again = [this] { send(caf::actor(this), Shutdown{}); };
     withdraw_timer_ = loop().runAt(loop().now() + kWithdrawBound, again);
     store_->withdraw(local_.name, [again](const Status&) { again(); });

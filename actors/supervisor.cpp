@@ -76,10 +76,16 @@ caf::behavior Supervisor::make_behavior() {
     };
 }
 
-void Supervisor::on_exit() {
+void Supervisor::atEnd() {
     loop().cancelTimer(restart_timer_);
     loop().cancelTimer(drain_timer_);
     loop().cancelTimer(release_timer_);
+    if (actors_told_ && alive_ == 0) return letGo();
+    endWithAll();
+}
+
+/// The last thing that is done: nobody else is left.
+void Supervisor::letGo() {
     directory_ = nullptr;
     control_server_ = nullptr;
     trackers_.clear();
@@ -170,8 +176,8 @@ void Supervisor::askWorkers(const std::vector<std::uint32_t>& workers, Ask&& ask
             continue;
         }
         // Workers answer on their own loops; what they say is put together here.
-        send(workers_[index], ask([left, outcome, home = &loop()](const Status& status) {
-                 home->post([left, outcome, status] {
+        send(workers_[index], ask([left, outcome, home = home()](const Status& status) {
+                 home.post([left, outcome, status] {
                      if (*outcome) *outcome = status;
                      left->part();
                  });
@@ -219,8 +225,8 @@ void Supervisor::afterDirectory(std::function<void(Status)> reached) {
 void Supervisor::afterTrackers(std::function<void()> reached) {
     const auto barrier = std::make_shared<Countdown>(1 + trackers_.size(), std::move(reached));
     for (const caf::actor& tracker : trackers_)
-        send(tracker, AwaitSourceIdle{ByteRange{}, 0, kForever, [barrier, home = &loop()](const std::vector<BatchID>&) {
-                                          home->post([barrier] { barrier->part(); });
+        send(tracker, AwaitSourceIdle{ByteRange{}, 0, kForever, [barrier, home = home()](const std::vector<BatchID>&) {
+                                          home.post([barrier] { barrier->part(); });
                                       }});
     barrier->part();
 }
@@ -236,21 +242,32 @@ void Supervisor::afterFlights(const std::vector<std::uint32_t>& workers, std::fu
         [reached = std::move(reached)](const Status&) { reached(); });
 }
 
+/// Gone means gone: the Nic, its port and its sockets.
 void Supervisor::endWorkers(const std::vector<std::uint32_t>& leaving, std::function<void()> gone) {
-    const auto left = std::make_shared<Countdown>(1 + leaving.size(), std::move(gone));
+    std::vector<caf::actor> ending;
     for (const std::uint32_t index : leaving) {
-        if (index >= workers_.size() || !workers_[index]) {
-            left->part();
-            continue;
-        }
+        if (index >= workers_.size() || !workers_[index]) continue;
         // What trackers keep of it goes, too.
         for (const caf::actor& tracker : trackers_) send(tracker, WorkerJoined{index, nullptr, NicInfo{}, 0, {}});
-        // Gone means gone: the Nic, its port and its sockets, before the caller hears of it.
-        workers_[index]->attach_functor(
-            [left, home = &loop()](const caf::error&) { home->post([left] { left->part(); }); });
-        send_exit(workers_[index], caf::exit_reason::user_shutdown);
-        workers_[index] = nullptr;
+        ending.push_back(std::exchange(workers_[index], nullptr));
     }
+    leaving_.insert(leaving_.end(), ending.begin(), ending.end());
+    std::vector<caf::actor_id> ids;
+    for (const caf::actor& worker : ending) ids.push_back(worker.id());
+    afterEnds(ending, [this, self = caf::strong_actor_ptr(ctrl()), ids, done = std::move(gone)] {
+        std::erase_if(leaving_, [&](const caf::actor& worker) {
+            return std::find(ids.begin(), ids.end(), worker.id()) != ids.end();
+        });
+        done();
+    });
+    for (const caf::actor& worker : ending) send_exit(worker, caf::exit_reason::user_shutdown);
+}
+
+/// Calls `gone` once these have ended.
+void Supervisor::afterEnds(const std::vector<caf::actor>& actors, std::function<void()> gone) {
+    const auto left = std::make_shared<Countdown>(1 + actors.size(), std::move(gone));
+    for (const caf::actor& actor : actors)
+        actor->attach_functor([left, home = home()](const caf::error&) { home.post([left] { left->part(); }); });
     left->part();
 }
 
@@ -271,8 +288,8 @@ void Supervisor::quiesce(const QuiesceRanges& request) {
     const caf::strong_actor_ptr self(ctrl());
     for (const caf::actor& tracker : trackers_) {
         send(tracker, AwaitSourceIdle{request.ranges, request.version, request.deadline,
-                                      [this, self, gather, request, home = &loop()](const std::vector<BatchID>& users) {
-                                          home->post([this, self, gather, request, users] {
+                                      [this, self, gather, request, home = home()](const std::vector<BatchID>& users) {
+                                          home.post([this, self, gather, request, users] {
                                               gather->users.insert(gather->users.end(), users.begin(), users.end());
                                               if (--gather->left != 0) return;
                                               if (gather->users.empty())
@@ -290,12 +307,12 @@ void Supervisor::quiescePeers(const QuiesceRanges& request) {
         [&](auto reply) {
             return AwaitPeersIdle{request.ranges, request.deadline, std::move(reply)};
         },
-        [request, quarantine = plan_.quarantine, home = &loop()](const Status& held) {
+        [request, quarantine = plan_.quarantine, clock = &loop()](const Status& held) {
             if (!held) return request.reply(askAgain(held));
             // No task and no peer uses it; what became of earlier tasks' buffers there is the last question. All of
             // them have ended, so nothing comes in any more.
             for (const ByteRange& range : request.ranges.ranges())
-                if (const Status quarantined = quarantine->heldIn(range, home->now()); !quarantined)
+                if (const Status quarantined = quarantine->heldIn(range, clock->now()); !quarantined)
                     return request.reply(quarantined);
             request.reply(std::vector<BatchID>());
         });
@@ -311,8 +328,8 @@ void Supervisor::shutDown(const Shutdown& request) {
     for (const caf::actor& tracker : trackers_) {
         send(tracker, EndAll{Status(Code::Canceled, "the engine ends")});
         send(tracker,
-             AwaitSourceIdle{kEverything, 0, request.deadline, [idle, home = &loop()](const std::vector<BatchID>&) {
-                                 home->post([idle] { idle->part(); });
+             AwaitSourceIdle{kEverything, 0, request.deadline, [idle, home = home()](const std::vector<BatchID>&) {
+                                 home.post([idle] { idle->part(); });
                              }});
     }
     // A tracker that is gone answers nothing.
@@ -365,23 +382,36 @@ void Supervisor::ended(const caf::down_msg& down) {
     log_->critical("an actor of the data plane ended; all transfers end with it");
     const Status cause(Code::Internal, "an actor of the engine ended by a defect; see the log");
     if (plan_.on_fatal) plan_.on_fatal(cause);
-    endDataPlane(cause);
+    endDataPlane(cause, [] {});
 }
 
-void Supervisor::endDataPlane(const Status& cause) {
+void Supervisor::endDataPlane(const Status& cause, std::function<void()> gone) {
     const caf::strong_actor_ptr self(ctrl());
-    endWorkers(allWorkers(), [this, self, cause] {
+    endWorkers(allWorkers(), [] {});
+    // Also those that were leaving already.
+    afterEnds(leaving_, [this, self, cause, done = std::move(gone)] {
         // A tracker ends what it still reaches; what a defect left is ended when no tracker can meet it any more.
-        const auto left = std::make_shared<Countdown>(1 + trackers_.size(), [this, self, cause] {
+        afterEnds(trackers_, [this, self, cause, done] {
             if (plan_.on_data_plane_gone) plan_.on_data_plane_gone(cause);
+            done();
         });
         for (const caf::actor& tracker : trackers_) {
-            tracker->attach_functor(
-                [left, home = &loop()](const caf::error&) { home->post([left] { left->part(); }); });
             send(tracker, EndAll{cause});
             send_exit(tracker, caf::exit_reason::user_shutdown);
         }
-        left->part();
+    });
+}
+
+/// By a defect of its own. It hears of nobody's end any more, so each is asked for.
+void Supervisor::endWithAll() {
+    const Status cause(Code::Internal, "the engine's supervisor ended by a defect; see the log");
+    if (plan_.on_fatal) plan_.on_fatal(cause);
+    held_ = cause;
+    endDataPlane(cause, [this, self = caf::strong_actor_ptr(ctrl())] {
+        std::vector<caf::actor> others{directory_};
+        if (control_server_) others.push_back(control_server_);
+        afterEnds(others, [this, self] { letGo(); });
+        for (const caf::actor& other : others) send(other, Shutdown{});
     });
 }
 

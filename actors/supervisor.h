@@ -22,7 +22,7 @@ namespace troupe {
 /// The ControlServer is restarted when it ends by a defect, with a growing pause. The directory, the trackers and the
 /// workers hold what cannot be made anew (open segments, running tasks): when one of them ends by itself, the others
 /// end with it, first the workers, whose Nics then touch no buffer any more, and every running task, so that nobody
-/// waits for ever.
+/// waits for ever. So it is when the Supervisor itself ends by a defect.
 class Supervisor final : public HostedActor {
   public:
     struct Plan {
@@ -55,7 +55,7 @@ class Supervisor final : public HostedActor {
 
   protected:
     caf::behavior make_behavior() override;
-    void on_exit() override;
+    void atEnd() override;
 
   private:
     void startControlServer();
@@ -80,13 +80,18 @@ class Supervisor final : public HostedActor {
     void releasePeers();
     void endActors();
     void ended(const caf::down_msg& down);
-    void endDataPlane(const Status& cause);
+    void afterEnds(const std::vector<caf::actor>& actors, std::function<void()> gone);
+    /// First the Nics, then the trackers; then `gone` is called.
+    void endDataPlane(const Status& cause, std::function<void()> gone);
+    void endWithAll();
+    void letGo();
 
     Plan plan_;
     caf::actor directory_;
     caf::actor control_server_;
     std::vector<caf::actor> trackers_;
     std::vector<caf::actor> workers_;  ///< By index; null where one has left.
+    std::vector<caf::actor> leaving_;  ///< That were told to end and have not yet.
     std::vector<InstalledTransport> transports_;
     std::size_t alive_ = 0;  ///< Children that have not ended.
     bool ending_ = false;

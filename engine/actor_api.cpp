@@ -4,6 +4,7 @@
 #include <array>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -173,7 +174,7 @@ class EngineActorImpl final : public HostedActor {
         };
     }
 
-    void on_exit() override {
+    void atEnd() override {
         for (auto& [batch, entry] : submitted_) entry.second.deliver(toCafError(why_ended_));
         submitted_.clear();
         directory_ = nullptr;
@@ -228,13 +229,16 @@ class EngineActorImpl final : public HostedActor {
         // Of an engine that ends the directory may be gone, which then answers nothing.
         if (const Status usable = core_.usable(); !usable) return errorOf(usable);
         auto promise = make_response_promise<SegmentOpened>();
-        const auto reply = [this, promise](const Result<SegmentID>& segment) mutable {
-            if (!segment) {
-                promise.deliver(errorOf(segment.status()));
-                return;
-            }
-            const auto desc = engine_.getSegmentDescByID(*segment);
-            promise.deliver(SegmentOpened{*segment, desc ? *desc : nullptr});
+        // The directory's handler calls, and is not to end by what is wrong here.
+        const auto reply = [this, promise, home = home()](const Result<SegmentID>& segment) mutable {
+            home.run([&] {
+                if (!segment) {
+                    promise.deliver(errorOf(segment.status()));
+                    return;
+                }
+                const auto desc = engine_.getSegmentDescByID(*segment);
+                promise.deliver(SegmentOpened{*segment, desc ? *desc : nullptr});
+            });
         };
         send(directory_, OpenSegment{request.name, saturatedAdd(Clock::now(), core_.settings().open_timeout), reply});
         return promise;
@@ -246,7 +250,12 @@ class EngineActorImpl final : public HostedActor {
         auto promise = make_response_promise();
         // The actor's memory must be there for `this` until the job is done; CallThread ends before the engine does.
         calls_->add([self = caf::actor(this), promise, function](const Status& go) mutable {
-            const Status result = go ? function() : go;
+            Status result = go;
+            try {
+                if (go) result = function();
+            } catch (const std::exception& thrown) {
+                result = Status(Code::Internal, std::string("the call ended by an exception: ") + thrown.what());
+            }
             if (result)
                 promise.deliver(caf::unit);
             else
@@ -259,7 +268,9 @@ class EngineActorImpl final : public HostedActor {
     EngineCore& core_;
     std::shared_ptr<CallThread> calls_;
     caf::actor directory_;
-    Status why_ended_ = canceled();
+    /// Until it is told to end: a defect ends it while transfers go on, and nobody may touch their buffers.
+    Status why_ended_{Code::Internal,
+                      "the engine's actor ended by a defect; see the log. What it submitted may be running"};
     std::unordered_map<BatchID, std::pair<std::size_t, ReportPromise>> submitted_;
 };
 

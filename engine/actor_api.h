@@ -61,8 +61,8 @@ struct UnregisterMemory {
 /// -> Quarantined (messages/transfer_types.h), as TransferEngine::quarantine.
 struct ListQuarantine {};
 
-/// The subscriber gets a PeerEvent message (messages/peer_event.h) whenever a peer comes up, goes down or becomes
-/// suspect, until it or the engine ends.
+/// The subscriber gets a PeerEvent message (messages/peer_event.h, which has the states) whenever a peer is being
+/// connected to, comes up, becomes suspect or goes down, until it or the engine ends.
 struct SubscribeEvents {
     caf::actor subscriber;
 };

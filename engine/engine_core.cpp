@@ -33,14 +33,15 @@ EngineCore::~EngineCore() {
 }
 
 Status EngineCore::usable() const {
-    switch (life.load(std::memory_order_acquire)) {
+    // Sequentially consistent, as BatchTable::Submit and what waits for those are.
+    switch (life.load(std::memory_order_seq_cst)) {
         case Life::Running: break;
         case Life::Ended:
             return Status(Code::NotInitialised,
                           init_failed.isOk() ? "the engine was freed" : "init failed: " + init_failed.toString());
         default: return Status(Code::NotInitialised, "call init first");
     }
-    if (failed.load(std::memory_order_acquire)) return fatal;
+    if (failed.load(std::memory_order_seq_cst)) return fatal;
     return Status::ok();
 }
 

@@ -109,7 +109,6 @@ class EngineCore {
     Status end;             ///< What freeEngine said first; guarded by `life_mutex`.
     Status init_failed;     ///< Of an init that had begun to start things; written once before `life` is Ended.
     std::atomic<std::uint32_t> next_tracker{0};
-    std::atomic<std::uint32_t> submitting{0};  ///< Threads inside a submit; freeEngine waits for them.
     std::atomic<bool> failed{false};
     Status fatal;  ///< Written once before `failed`.
 };

@@ -187,7 +187,8 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     caf::actor_system& system = core.own_system ? *core.own_system : *core.options.system;
     const Config& settings = core.settings();
 
-    core.control_loop = std::make_unique<Loop>(system, Loop::Options{"troupe.ctl", {}, false, {}, core.faults.get()});
+    core.control_loop =
+        std::make_unique<Loop>(system, Loop::Options{"troupe.ctl", {}, false, {}, core.faults.get(), core.options.log});
     if (const Status started = core.control_loop->start(); !started) return started;
     for (unsigned i = 0; i < dataLoopCount(settings); ++i) {
         Loop::Options options;
@@ -196,6 +197,7 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
         options.drivable = settings.waiter_drives;
         options.drive_grace = settings.drive_grace;
         options.faults = core.faults.get();
+        options.log = core.options.log;
         core.data_loops.push_back(std::make_unique<Loop>(system, std::move(options)));
         if (const Status started = core.data_loops.back()->start(); !started) return started;
     }
@@ -224,11 +226,14 @@ Status TransferEngine::start(std::unique_ptr<MetadataStore> store) {
     plan.settings = &settings;
     core.actors_ended = std::make_shared<std::promise<Status>>();
     plan.on_ended = [ended = core.actors_ended](const Status& held) { ended->set_value(held); };
-    plan.on_data_plane_gone = [&core](const Status& why) { core.batches->endAll(why); };
+    plan.on_data_plane_gone = [&core](const Status& why) {
+        core.batches->endAll(
+            why, [&core](const ByteRange& source) { return core.quarantine.heldIn(source, Clock::now()).isOk(); });
+    };
     plan.on_fatal = [&core](const Status& why) {
         if (core.failed.load()) return;
         core.fatal = why;
-        core.failed.store(true, std::memory_order_release);
+        core.failed.store(true, std::memory_order_seq_cst);
     };
     core.supervisor = spawnHosted<Supervisor>(*core.control_loop, std::move(plan), core.options.log);
     const auto* root = static_cast<Supervisor*>(caf::actor_cast<caf::abstract_actor*>(core.supervisor));
@@ -260,7 +265,7 @@ Status TransferEngine::stop() {
     Status held;
     if (core.faults) core.faults->detach();
     // A submit that saw the engine running brings its tasks before the trackers are told to end them all.
-    while (core.submitting.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+    while (core.batches && core.batches->anySubmits()) std::this_thread::yield();
     // A blocking call that the actor API has under way ends with the transfers it waits for, so they come first.
     if (core.supervisor) caf::anon_send(core.supervisor, Shutdown{Clock::now() + kDrainBound});
     if (core.actor_api) core.actor_api->endCalls();
@@ -286,7 +291,10 @@ Status TransferEngine::stop() {
     if (core.control_loop) core.control_loop->stop();
     // The handles stay: a call that began before may still use them. ~EngineCore lets them go.
     core.listener.reset();
-    if (core.batches) core.batches->endAll(Status(Code::Canceled, "the engine ended"));
+    // Of actors that did not end, nobody knows what they still touch.
+    if (core.batches)
+        core.batches->endAll(Status(Code::Canceled, "the engine ended"),
+                             [known = unknown.isOk()](const ByteRange&) { return known; });
     // Their ends may take as long as a GPU is busy: without the locks.
     std::vector<EngineCore::InstalledHere> gone;
     {

@@ -45,20 +45,6 @@ Status checkQuarantine(const std::vector<TransferRequest>& requests, const Quara
     return Status::ok();
 }
 
-/// Counts the calling thread in for its scope.
-class CountedIn {
-  public:
-    explicit CountedIn(std::atomic<std::uint32_t>& count) : count_(count) {
-        count_.fetch_add(1, std::memory_order_seq_cst);
-    }
-    ~CountedIn() { count_.fetch_sub(1, std::memory_order_release); }
-    CountedIn(const CountedIn&) = delete;
-    CountedIn& operator=(const CountedIn&) = delete;
-
-  private:
-    std::atomic<std::uint32_t>& count_;
-};
-
 void fillTask(Task& task, const TransferRequest& request, const Config& settings, TimePoint default_deadline) {
     task.local = static_cast<std::byte*>(request.source);
     task.remote = request.target_offset;
@@ -122,10 +108,11 @@ Status TransferEngine::submitTransfer(BatchID batch, const std::vector<TransferR
 Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& requests,
                               std::function<void(BatchID)> on_done) {
     EngineCore& core = *core_;
-    // Counted before the engine's life is looked at, so that freeEngine sees either no submit or its tasks. And looked
-    // at before that, so that callers who go on submitting after the end do not keep it waiting.
+    // Counted before the engine's life is looked at, so that freeEngine, and what ends the tasks after a defect, sees
+    // either no submit or its tasks. And looked at before that, so that callers who go on submitting after the end do
+    // not keep it waiting.
     if (const Status usable = core.usable(); !usable) return usable;
-    const CountedIn counted(core.submitting);
+    const BatchTable::Submit counted(*core.batches);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
     if (!batch) return BatchTable::stale(id);
@@ -243,7 +230,7 @@ Status TransferEngine::cancel(BatchID id, std::uint32_t task) {
     EngineCore& core = *core_;
     // As for submit: freeEngine waits until this is on its way.
     if (const Status usable = core.usable(); !usable) return usable;
-    const CountedIn counted(core.submitting);
+    const BatchTable::Submit counted(*core.batches);
     if (const Status usable = core.usable(); !usable) return usable;
     const auto batch = core.batches->find(id);
     if (!batch) return BatchTable::stale(id);

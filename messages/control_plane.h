@@ -55,9 +55,10 @@ struct SyncSegments {
     std::function<void(Status)> reply;
 };
 
-/// Have the peer's control server answer a ping: Ok as soon as it has, at once for kLocalSegmentID. Timeout: not before
-/// the deadline. PeerDown: there is no connection to it, or it ended meanwhile (StaleIncarnation: because another
-/// incarnation answers). StaleHandle: the segment is not open. CapacityExceeded: too many probes of it are out.
+/// Have the peer's control server answer a ping: Ok as soon as it has, at once for kLocalSegmentID; of one that is
+/// connecting or suspect as soon as it has greeted. Timeout: not before the deadline. PeerDown: it is down, which is
+/// said at once and with the cause, or the connection ended meanwhile (StaleIncarnation: because another incarnation
+/// answers). StaleHandle: the segment is not open. CapacityExceeded: too many probes of it are out.
 struct ProbePeer {
     SegmentID segment = kInvalidSegmentID;
     TimePoint deadline;
@@ -148,6 +149,12 @@ struct PeerDescribed {
     bool outdated = false;  ///< It was asked for before the last FetchDescriptor, whose answer follows.
 };
 
+/// Monitor -> directory: somebody answers where the peer was down, and is being greeted. PeerDescribed or PeerTrouble
+/// follows.
+struct PeerConnecting {
+    std::uint32_t index = 0;
+};
+
 /// Monitor -> directory: an attempt failed or the connection was lost. With `Down`, the peer is considered dead
 /// until PeerDescribed comes.
 struct PeerTrouble {
@@ -232,6 +239,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ConnectPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::FetchDescriptor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PingPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerDescribed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerConnecting)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PeerTrouble)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::SuspectPeer)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::InstallTransport)

@@ -9,13 +9,22 @@
 
 namespace troupe {
 
-/// To those who asked for it: a peer came up, went down, or became suspect: the control connection to it was lost and
-/// is being made anew. What follows is Up or Down.
+/// To those who asked for it: how a peer stands has changed.
+///
+///     Unknown -> Connecting   the segment is being opened
+///     Connecting -> Up, Down  its owner has greeted; or not, and why
+///     Up -> Suspect           the control connection was lost, and is being made anew at once
+///     Suspect -> Up, Down     that worked; or not, and its tasks have ended
+///     Up -> Down              it said goodbye, fell silent, or another incarnation answers
+///     Up -> Connecting        the store names another incarnation
+///     Down -> Connecting      somebody answers there again
+///
+/// Unknown is never said. Attempts to connect that nobody answers are not, either.
 struct PeerEvent {
     std::string name;
     SegmentID segment = kInvalidSegmentID;
     PeerState state = PeerState::Unknown;
-    Status cause;
+    Status cause;  ///< Of Suspect and Down.
 };
 
 }  // namespace troupe

@@ -69,7 +69,8 @@ constexpr bool isTerminal(TransferStatusEnum s) { return s >= TransferStatusEnum
 /// "COMPLETED" and so on.
 const char* toString(TransferStatusEnum s);
 
-/// How a peer stands, as the control connection to it shows. Suspect: that was lost, and is being made anew.
+/// How a peer stands, as the control connection to it shows. Connecting: that is being made. Suspect: it was lost, and
+/// is being made anew.
 enum class PeerState { Unknown, Connecting, Up, Suspect, Down };
 /// "up" and so on.
 const char* toString(PeerState s);

@@ -118,6 +118,7 @@ Process::Process(const Site& site, int host, unsigned its_start)
     trackers_ = root_->trackers();
 
     const auto heard = [this](const PeerEvent& event) {
+        if (event.state == PeerState::Connecting) return site_.world->count("heard_connecting");
         if (event.state == PeerState::Suspect) {
             // Up or down follows.
             site_.world->count("heard_suspect");

@@ -95,10 +95,12 @@ bool SimLoop::holdBack(HostedActor& to, caf::mailbox_element_ptr& message) {
     return true;
 }
 
-void SimLoop::post(std::function<void()> work) {
+void SimLoop::postFor(caf::weak_actor_ptr owner, std::function<void()> work) {
     const TimePoint when = arrival();
-    if (when <= world_.now()) return Loop::post(std::move(work));
-    arriveAt(when, [this, held = std::move(work)]() mutable { Loop::post(std::move(held)); });
+    if (when <= world_.now()) return Loop::postFor(std::move(owner), std::move(work));
+    arriveAt(when, [this, whose = std::move(owner), held = std::move(work)]() mutable {
+        Loop::postFor(std::move(whose), std::move(held));
+    });
 }
 
 TimePoint SimLoop::due() const {

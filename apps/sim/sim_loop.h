@@ -36,7 +36,7 @@ class SimLoop final : public Loop {
     TimePoint now() const override { return world_.now() + seat_.ahead; }
     void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> ready) override;
     void unwatch(int) override {}
-    void post(std::function<void()> work) override;
+    void postFor(caf::weak_actor_ptr owner, std::function<void()> work) override;
     Result<std::unique_ptr<Stream>> connect(const SocketAddress& address) override;
 
     /// One iteration, after `first`, as a caller's that drives.

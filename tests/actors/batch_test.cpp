@@ -316,6 +316,63 @@ TEST(BatchTable, EndAllCancelsWhatRunsOnly) {
     for (const BatchID id : {running, ended, empty}) EXPECT_TRUE(table.free(id));
 }
 
+TEST(BatchTable, EndAllLeavesTheTasksOfASubmitThatIsUnderWayToItsThread) {
+    BatchTable table(4);
+    const BatchID id = *table.allocate(3, 0);
+    startTasks(*table.find(id), 1);
+    {
+        const BatchTable::Submit one(table);
+        const BatchTable::Submit other(table);
+        table.endAll(Status(Code::Internal, "an actor ended by a defect"));
+        startTasks(*table.find(id), 2);
+    }
+    for (std::uint32_t i = 0; i < 3; ++i) {
+        const TransferStatus status = table.find(id)->taskStatus(i);
+        EXPECT_EQ(status.s, TransferStatusEnum::FAILED);
+        EXPECT_EQ(status.error.code(), Code::Internal);
+    }
+    EXPECT_TRUE(table.free(id));
+}
+
+TEST(BatchTable, EndAllCountsWhatATrackerShowedAsTerminalAndDidNotCount) {
+    BatchTable table(4);
+    const BatchID id = *table.allocate(2, 0);
+    startTasks(*table.find(id), 2);
+    // A tracker that an exception ended in between.
+    table.find(id)->publishTerminal(0, TransferStatusEnum::COMPLETED);
+    table.endAll(Status(Code::Internal, "an actor ended by a defect"));
+    EXPECT_TRUE(table.find(id)->sleepUntilDone(Clock::now()));
+    EXPECT_EQ(table.find(id)->taskStatus(0).s, TransferStatusEnum::COMPLETED);
+    EXPECT_EQ(table.find(id)->taskStatus(1).s, TransferStatusEnum::FAILED);
+}
+
+TEST(BatchTable, EndAllSaysOfWhichBuffersNobodyKnowsThatTheyAreFree) {
+    BatchTable table(4);
+    const BatchID id = *table.allocate(2, 0);
+    std::byte memory[2] = {};
+    for (std::size_t i = 0; i < 2; ++i) {
+        table.find(id)->task(static_cast<std::uint32_t>(i)).local = &memory[i];
+        table.find(id)->task(static_cast<std::uint32_t>(i)).length = 1;
+    }
+    startTasks(*table.find(id), 2);
+    table.endAll(Status(Code::Internal, "an actor ended by a defect"),
+                 [&](const ByteRange& source) { return source.addr != reinterpret_cast<std::uint64_t>(&memory[1]); });
+    EXPECT_TRUE(table.find(id)->taskStatus(0).quiesced);
+    EXPECT_FALSE(table.find(id)->taskStatus(1).quiesced);
+    EXPECT_FALSE(table.find(id)->summary().quiesced);
+}
+
+TEST(BatchTable, OneWhoThrowsAtTheEndOfHisBatchKeepsNobodyElseWaiting) {
+    BatchTable table(4);
+    const BatchID his = *table.allocate(1, 0);
+    const BatchID other = *table.allocate(1, 0);
+    table.find(his)->onDone([](BatchID) { throw 1; });
+    startTasks(*table.find(his), 1);
+    startTasks(*table.find(other), 1);
+    table.endAll(Status(Code::Canceled, "the engine ended"));
+    EXPECT_FALSE(table.anyRunning());
+}
+
 TEST(BatchTable, ThreadsAllocatePinAndFreeWithoutMistakingOneBatchForAnother) {
     // Few slots, so that every id is soon stale; the other threads try each other's ids all the time.
     constexpr unsigned kThreads = 4;

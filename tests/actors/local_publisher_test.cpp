@@ -224,6 +224,23 @@ TEST_F(LocalPublishing, EverybodyWhoWaitsIsAnsweredAtTheEnd) {
     EXPECT_EQ(answers, (std::vector<Code>(3, Code::Canceled)));
 }
 
+TEST_F(LocalPublishing, NothingIsWrittenAfterTheEnd) {
+    addRegion();
+    reactor_.advance(1ms);
+    // Due after the pause; and one that comes later still.
+    for (int i = 0; i < 100; ++i) addRegion();
+    publisher_.end(Status(Code::Canceled, "the engine ends"));
+    store_.withdraw("server", [](const Status&) {});
+    const std::size_t before = store_.records;
+    addRegion();
+    Status late;
+    publisher_.publish([&](const Status& status) { late = status; });
+    reactor_.advance(1h);
+    EXPECT_EQ(store_.records, before);
+    EXPECT_EQ(late.code(), Code::Canceled);
+    EXPECT_TRUE(stored().buffers.empty());
+}
+
 TEST_F(LocalPublishing, AnErrorOfTheStoreIsTheAnswer) {
     directory_->setOutage(true);
     std::optional<Status> answer;

@@ -1,6 +1,8 @@
 #include "actors/loop.h"
 
 #include <gmock/gmock.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -8,6 +10,8 @@
 #include <atomic>
 #include <deque>
 #include <future>
+#include <new>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -414,6 +418,121 @@ TEST_P(LoopTest, AnExceptionInPlaceEndsTheActorAndTheMessagesAfterItAreDropped) 
     });
     onTurn([] {});
     EXPECT_EQ(seen.sum, 0u);
+}
+
+/// Sets up what it is told to, all of which throws.
+class Thrower final : public HostedActor {
+  public:
+    enum Where : std::uint64_t { Posted, Timer, Descriptor, WithinATimer, Home, AtEnd, Handler };
+
+    Thrower(caf::actor_config& config, Loop& loop, Logger log = makeSilentLogger())
+        : HostedActor(config, loop, std::move(log)), bell_(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+    void setUp(Where where) {
+        switch (where) {
+            case Posted: return loop().post([] { throw std::runtime_error("posted"); });
+            case Timer: return static_cast<void>(loop().runAt(loop().now(), [] { throw 1; }));
+            case Descriptor: return loop().watch(bell_.get(), EPOLLIN, [](std::uint32_t) { throw std::bad_alloc(); });
+            case WithinATimer: loop().runAt(loop().now(), [this] { loop().post([] { throw 1; }); }); return;
+            case Home: return std::thread([home = home()] { home.post([] { throw 1; }); }).join();
+            case AtEnd: throws_at_end_ = true; return quit(caf::exit_reason::user_shutdown);
+            case Handler: throw 1;
+        }
+    }
+
+  protected:
+    caf::behavior make_behavior() override {
+        return {[this](std::uint64_t where) { setUp(static_cast<Where>(where)); }};
+    }
+    void atEnd() override {
+        loop().unwatch(bell_.get());
+        if (throws_at_end_) throw std::runtime_error("at its end");
+    }
+
+  private:
+    UniqueFd bell_;
+    bool throws_at_end_ = false;
+};
+
+TEST_P(LoopTest, WhatAnActorHadTheLoopCallEndsItByAnExceptionAndNobodyElse) {
+    Adder::Seen& seen = newSeen();
+    const auto adder = spawnAdder(seen);
+    for (std::uint64_t where = Thrower::Posted; where <= Thrower::Handler; ++where) {
+        std::promise<bool> by_defect;
+        const auto thrower = spawnHosted<Thrower>(*loop_);
+        thrower->attach_functor(
+            [&](const caf::error& why) { by_defect.set_value(why && why != caf::exit_reason::user_shutdown); });
+        caf::anon_send(thrower, where);
+        auto ended = by_defect.get_future();
+        ASSERT_EQ(ended.wait_for(kPatience), std::future_status::ready) << where;
+        EXPECT_TRUE(ended.get()) << where;
+        caf::anon_send(adder, std::uint64_t{1});
+    }
+    EXPECT_TRUE(eventually([&] { return seen.sum == Thrower::Handler + 1; }));
+}
+
+/// Throws at every message.
+class ThrowingSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+  protected:
+    void sink_it_(const spdlog::details::log_msg&) override { throw 1; }
+    void flush_() override {}
+};
+
+TEST_P(LoopTest, AnActorWhoseLogThrowsTooEndsAsWell) {
+    std::atomic<bool> ended{false};
+    const auto thrower =
+        spawnHosted<Thrower>(*loop_, std::make_shared<spdlog::logger>("throwing", std::make_shared<ThrowingSink>()));
+    thrower->attach_functor([&](const caf::error&) { ended = true; });
+    caf::anon_send(thrower, std::uint64_t{Thrower::Timer});
+    EXPECT_TRUE(eventually([&] { return ended.load(); }));
+}
+
+TEST_P(LoopTest, WhatAnExceptionEndsWhileACallerDrivesIsNotTheCallers) {
+    std::atomic<bool> ended{false};
+    const auto thrower = spawnHosted<Thrower>(*loop_);
+    thrower->attach_functor([&](const caf::error&) { ended = true; });
+    caf::anon_send(thrower, std::uint64_t{Thrower::Timer});
+    const auto driven = loop_->driveUntil([&] { return ended.load(); }, kPatience);
+    EXPECT_TRUE(driven == Loop::Drive::Done || driven == Loop::Drive::Busy);
+    EXPECT_TRUE(eventually([&] { return ended.load(); }));
+    // Nobody has kept the turn.
+    onTurn([] {});
+}
+
+/// Becomes the keeper.
+class Keeper final : public HostedActor {
+  public:
+    Keeper(caf::actor_config& config, Loop& loop) : HostedActor(config, loop, makeSilentLogger()) {}
+
+  protected:
+    caf::behavior make_behavior() override {
+        loop().keepBy(this);
+        return {[](std::uint64_t) {}};
+    }
+};
+
+TEST_P(LoopTest, WorkOfNobodyIsTheKeepersAndWithoutOneTheLogHearsOfIt) {
+    std::ostringstream text;
+    Loop::Options options;
+    options.name = "test.kept";
+    options.log = std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+    Loop loop(system_, options);
+    ASSERT_TRUE(loop.start());
+    std::atomic<bool> ended{false};
+    const auto keeper = spawnHosted<Keeper>(loop);
+    keeper->attach_functor([&](const caf::error&) { ended = true; });
+    std::promise<void> runs;
+    loop.post([&] { runs.set_value(); });
+    runs.get_future().wait();
+    loop.post([] { throw std::runtime_error("of nobody"); });
+    EXPECT_TRUE(eventually([&] { return ended.load(); }));
+    std::promise<void> gone;
+    loop.post([] { throw std::runtime_error("and nobody keeps it"); });
+    loop.post([&] { gone.set_value(); });
+    gone.get_future().wait();
+    loop.stop();
+    EXPECT_NE(text.str().find("and nobody keeps it"), std::string::npos) << text.str();
+    EXPECT_EQ(text.str().find("of nobody"), std::string::npos) << text.str();
 }
 
 TEST_P(LoopTest, AThreadThatDrivesAnotherLoopKeepsItsOwnTurn) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -174,6 +175,7 @@ class FakeNic final : public Nic {
     }
     bool poll(TimePoint, Sweep& sweep) override {
         EXPECT_TRUE(sweep.empty()) << "the owner did not clear the sweep";
+        if (throws) throw std::runtime_error("a Nic that throws");
         const bool moved = !ready_.empty();
         for (const Completion& done : ready_.completed)
             for (std::uint32_t i = 0; i < done.requests; ++i) sweep.complete(done.cookie, i == 0 ? done.bytes : 0);
@@ -236,6 +238,7 @@ class FakeNic final : public Nic {
     Status at_the_end;  ///< What shut says.
     static constexpr ByteRange kHeldRange{0x9000, 16};
     bool* destroyed = nullptr;
+    bool throws = false;  ///< When it is polled.
 
   private:
     Posted take(std::size_t index) {

@@ -199,6 +199,12 @@ TEST_F(ActorApiTest, SubscribersHearOfPeersThatGoAndComeBack) {
     EXPECT_TRUE(saw(PeerState::Down));
     pair_.b = startEngine({}, port);
     EXPECT_TRUE(saw(PeerState::Up));
+    // Of those that it makes nobody hears that it connects, but of the one that is answered.
+    const std::lock_guard lock(mutex);
+    ASSERT_GE(events.size(), 3u);
+    EXPECT_EQ(events.at(events.size() - 3).state, PeerState::Down);
+    EXPECT_EQ(events.at(events.size() - 2).state, PeerState::Connecting);
+    EXPECT_EQ(events.back().state, PeerState::Up);
     caf::anon_send_exit(listener, caf::exit_reason::user_shutdown);
 }
 
@@ -233,6 +239,33 @@ TEST_F(ActorApiTest, SubscribersHearThatAConnectionIsLostAndMadeAnew) {
     const auto limit = Clock::now() + kPatience;
     while (seen().size() < 2 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(seen(), (std::vector{PeerState::Suspect, PeerState::Up}));
+    caf::anon_send_exit(listener, caf::exit_reason::user_shutdown);
+}
+
+TEST_F(ActorApiTest, SubscribersHearThatASegmentIsOpenedAndHowThatEnds) {
+    std::mutex mutex;
+    std::vector<std::pair<std::string, PeerState>> heard;
+    const auto listener = system_.spawn([&](caf::event_based_actor*) -> caf::behavior {
+        return {[&](const PeerEvent& event) {
+            const std::lock_guard lock(mutex);
+            heard.emplace_back(event.name, event.state);
+        }};
+    });
+    caf::anon_send(engine(), SubscribeEvents{listener});
+    const auto other = startEngine();
+    const std::string there = other->localSegmentName();
+    const std::string nowhere = "255.255.255.255:5";
+    ASSERT_TRUE(ask<SegmentOpened>(OpenSegmentByName{there}));
+    ASSERT_FALSE(ask<SegmentOpened>(OpenSegmentByName{nowhere}));
+    const auto seen = [&] {
+        const std::lock_guard lock(mutex);
+        return heard;
+    };
+    const auto limit = Clock::now() + kPatience;
+    while (seen().size() < 4 && Clock::now() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    using State = std::pair<std::string, PeerState>;
+    EXPECT_EQ(seen(), (std::vector{State(there, PeerState::Connecting), State(there, PeerState::Up),
+                                   State(nowhere, PeerState::Connecting), State(nowhere, PeerState::Down)}));
     caf::anon_send_exit(listener, caf::exit_reason::user_shutdown);
 }
 

@@ -391,6 +391,28 @@ TEST_F(Faults, WithoutPingsAProbeTimesOut) {
     EXPECT_TRUE(alive) << alive.toString();
 }
 
+TEST_F(Faults, AProbeOfASuspectPeerWaitsUntilItHasGreetedAndOfOneThatIsDownSaysSoAtOnce) {
+    FaultRule rule = first(FaultPoint::ControlFrame, FaultAction::Fail);
+    rule.where = "Ping";
+    add(here(), rule);
+    // So that it is suspect for a while.
+    FaultRule late = every(FaultPoint::ControlFrame, FaultAction::Delay);
+    late.where = "Hello ";
+    late.delay = milliseconds(200);
+    add(here(), late);
+    expectCode(pair.a->probePeerAliveByID(pair.segment, kPatience), Code::PeerDown);
+    const Status alive = pair.a->probePeerAliveByID(pair.segment, kPatience);
+    EXPECT_TRUE(alive) << alive.toString();
+    const std::string name = pair.b->localSegmentName();
+    pair.b.reset();
+    const TimePoint limit = Clock::now() + kPatience;
+    while (pair.a->explainSegment(pair.segment)->owner->state != PeerState::Down && Clock::now() < limit)
+        std::this_thread::sleep_for(milliseconds(1));
+    const Status down = pair.a->probePeerAliveByID(pair.segment, kPatience);
+    expectCode(down, Code::PeerDown);
+    EXPECT_THAT(down.message(), testing::HasSubstr("peer " + name + ": ")) << "the cause";
+}
+
 TEST_F(Faults, ADelayedPongAnswersAProbeLater) {
     FaultRule rule = first(FaultPoint::ControlFrame, FaultAction::Delay);
     rule.where = "Pong";

@@ -1,12 +1,17 @@
 // What becomes of an engine whose actors end by a defect.
 
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <spdlog/sinks/base_sink.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <string>
 #include <string_view>
 
+#include "base/endpoint.h"
+#include "base/fault_injector.h"
+#include "control/control_messages.h"
 #include "metadata/inproc_store.h"
 #include "tests/support/engine_pair.h"
 #include "tests/support/test_reactor.h"
@@ -45,6 +50,7 @@ EngineOptions optionsThatThrow(const std::shared_ptr<ThrowingSink>& sink) {
     EngineOptions options;
     options.config = EngineSetup().config;
     options.config.open_timeout = std::chrono::milliseconds(kPatience);
+    options.config.faults_enabled = true;
     options.log = std::make_shared<spdlog::logger>("throwing", sink);
     options.log->set_level(spdlog::level::info);
     return options;
@@ -83,6 +89,56 @@ TEST(Supervision, AMonitorThatEndedBeforeItsPeerWasDescribedIsReplacedByWhatTheS
     ASSERT_FALSE(opened);
     EXPECT_NE(opened.status().code(), Code::Timeout) << opened.status().toString();
     EXPECT_THAT(opened.status().message(), HasSubstr(kNowhere));
+    EXPECT_EQ(sink->left, 0);
+}
+
+/// Somebody who is no engine connects to the control port and says so.
+void greetWrongly(std::uint16_t port) {
+    const auto fd = startConnect(*SocketAddress::fromNumeric("127.0.0.1", port));
+    ASSERT_TRUE(fd);
+    pollfd ready{fd->get(), POLLOUT, 0};
+    ASSERT_EQ(::poll(&ready, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())), 1);
+    const std::string hello = Ping{1}.encode();
+    ASSERT_EQ(::send(fd->get(), hello.data(), hello.size(), MSG_NOSIGNAL), static_cast<ssize_t>(hello.size()));
+    // Until it is closed.
+    char byte = 0;
+    ready.events = POLLIN;
+    while (::poll(&ready, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) == 1 &&
+           ::recv(fd->get(), &byte, 1, 0) > 0) {
+    }
+}
+
+TEST(Supervision, AControlServerThatAClientsFrameEndedIsReplaced) {
+    const auto sink = std::make_shared<ThrowingSink>(" refused: ", 3);
+    TransferEngine engine(optionsThatThrow(sink));
+    ASSERT_TRUE(engine.init("p2p", "", "127.0.0.1"));
+    const auto port = Endpoint::parse(engine.localSegmentName())->port;
+    while (sink->left > 0 && !testing::Test::HasFailure()) greetWrongly(port);
+    const auto other = startEngine();
+    const auto opened = other->openSegment(engine.localSegmentName());
+    EXPECT_TRUE(opened) << opened.status().toString();
+}
+
+TEST(Supervision, AMonitorThatTheEndOfItsConnectionEndedIsReplaced) {
+    auto peer = startEngine();
+    const std::string name = peer->localSegmentName();
+    const auto sink = std::make_shared<ThrowingSink>("suspect: ", 1);
+    TransferEngine engine(optionsThatThrow(sink));
+    ASSERT_TRUE(engine.init("p2p", "", "127.0.0.1"));
+    ASSERT_TRUE(engine.faults()) << "it is to break a connection";
+    const auto opened = engine.openSegment(name);
+    ASSERT_TRUE(opened) << opened.status().toString();
+    FaultRule rule;
+    rule.point = FaultPoint::ControlFrame;
+    rule.action = FaultAction::Fail;
+    rule.nth = 1;
+    rule.where = "Ping";
+    ASSERT_TRUE((*engine.faults())->add(rule));
+    static_cast<void>(engine.probePeerAliveByID(*opened, kPatience));
+    const TimePoint limit = Clock::now() + kPatience;
+    while (!engine.probePeerAliveByID(*opened) && Clock::now() < limit) {
+    }
+    EXPECT_TRUE(engine.probePeerAliveByID(*opened));
     EXPECT_EQ(sink->left, 0);
 }
 

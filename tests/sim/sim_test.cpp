@@ -57,7 +57,8 @@ void runSeeds(std::uint64_t first, std::uint64_t count) {
                              "interrupted",
                              "silent_deaths",
                              "silent_hosts",
-                             "heard_suspect"})
+                             "heard_suspect",
+                             "heard_connecting"})
         EXPECT_GT(times(what), 0u) << what;
     for (const char* what : {"uninstalled", "uninstall_busy", "installed_again", "installs_refused"})
         EXPECT_GT(times(what), 0u) << what;
