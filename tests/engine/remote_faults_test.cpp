@@ -182,6 +182,7 @@ TEST(RemoteFaultsOfAnEngine, TheyDoNotBefallTheConnectionThatTheyAreMendedBy) {
 
 TEST(RemoteFaultsOfAnEngine, WhoAskedKeepsTheConnectionAliveAndWhoIsSilentLosesIt) {
     EngineSetup setup = breakable();
+    setup.config.keepalive_interval = milliseconds(250);
     setup.config.keepalive_timeout = seconds(1);
     const auto engine = startEngine(setup);
     Asking asking(*engine);
