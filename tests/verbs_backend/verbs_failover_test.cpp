@@ -585,7 +585,10 @@ TEST(VerbsFailover, AnAddressOfOneDeviceOfThePeerThatChangesEndsThePairsThereAlo
             EXPECT_TRUE(failure.quiesced && failure.retryable && failure.fenced);
             EXPECT_NE(failure.cause.message().find("through s0"), std::string::npos) << failure.cause.toString();
         }
-        EXPECT_TRUE(rails.a.sweep.paths.empty()) << "nothing was lost";
+        // At the new address is nobody, so that the first path may have been found to be lost by now.
+        if (ended == 0) {
+            EXPECT_TRUE(rails.a.sweep.paths.empty()) << "nothing was lost";
+        }
         rails.soft->hold(false);
         ASSERT_TRUE(pump(rails.a, [&] { return endedIn(rails.a.sweep) == 40; }));
         EXPECT_EQ(completedIn(rails.a.sweep), 40 - ended) << failuresOf(rails.a.sweep);
