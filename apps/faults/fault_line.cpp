@@ -1,12 +1,6 @@
 #include "apps/faults/fault_line.h"
 
-#include <functional>
-#include <future>
 #include <utility>
-
-#include <caf/actor_system.hpp>
-#include <caf/actor_system_config.hpp>
-#include <caf/atom.hpp>
 
 #include "apps/faults/injection.h"
 #include "security/cluster_auth.h"
@@ -18,12 +12,9 @@ Result<std::unique_ptr<FaultLine>> FaultLine::open(const Config& config, const S
     if (!auth) return auth.status();
     std::unique_ptr<FaultLine> line(new FaultLine());
     line->whom_ = engine.incarnation;
-    line->system_config_ = std::make_unique<caf::actor_system_config>();
-    line->system_config_->set("scheduler.policy", caf::atom("sharing"));
-    line->system_config_->set("scheduler.max-threads", 1);
-    line->system_ = std::make_unique<caf::actor_system>(*line->system_config_);
-    line->loop_ = std::make_unique<Loop>(*line->system_, Loop::Options{"troupe.faults", {}, false, {}});
-    if (const Status started = line->loop_->start(); !started) return started;
+    auto loop = CommandLoop::start("troupe.faults");
+    if (!loop) return loop.status();
+    line->loop_ = std::move(*loop);
     FaultAsker::Options options;
     options.control = engine.control;
     options.whom = engine.incarnation;
@@ -31,11 +22,7 @@ Result<std::unique_ptr<FaultLine>> FaultLine::open(const Config& config, const S
     options.timeout = config.open_timeout;
     options.keepalive = config.keepalive_interval;
     options.auth = std::move(*auth);
-    line->onLoop<Status>([&](auto answer) {
-            line->asker_ = std::make_unique<FaultAsker>(*line->loop_, std::move(options));
-            answer(Status::ok());
-        })
-        .isOk();
+    line->loop_->run([&] { line->asker_ = std::make_unique<FaultAsker>(line->loop_->loop(), std::move(options)); });
     // It has broken nothing yet; what counts is the answer.
     const Status agreed = line->ask(FaultRequest{});
     if (agreed.code() == Code::TransportMissing)
@@ -45,31 +32,17 @@ Result<std::unique_ptr<FaultLine>> FaultLine::open(const Config& config, const S
 }
 
 FaultLine::~FaultLine() {
-    if (asker_)
-        onLoop<Status>([this](auto answer) {
-            asker_.reset();
-            answer(Status::ok());
-        }).isOk();
-    if (loop_) loop_->stop();
-}
-
-template <class T, class Begin>
-T FaultLine::onLoop(Begin begin) {
-    const auto promise = std::make_shared<std::promise<T>>();
-    auto answer = promise->get_future();
-    loop_->post(
-        [begin = std::move(begin), promise] { begin([promise](T value) { promise->set_value(std::move(value)); }); });
-    return answer.get();
+    if (asker_) loop_->run([this] { asker_.reset(); });
 }
 
 Status FaultLine::ask(const FaultRequest& request) {
-    return onLoop<Status>([this, request](auto answer) {
+    return loop_->ask<Status>([this, request](auto answer) {
         asker_->ask(request, [answer](const Result<FaultAnswer>& said) { answer(said.status()); });
     });
 }
 
 bool FaultLine::isOpen() {
-    return onLoop<bool>([this](auto answer) { answer(asker_->isOpen()); });
+    return loop_->ask<bool>([this](auto answer) { answer(asker_->isOpen()); });
 }
 
 Status FaultLine::inject(const std::string& what) {

@@ -3,16 +3,11 @@
 #include <memory>
 #include <string>
 
-#include "actors/loop.h"
+#include "apps/support/command_loop.h"
 #include "base/config.h"
 #include "base/status.h"
 #include "control/fault_asker.h"
 #include "metadata/segment_desc.h"
-
-namespace caf {
-class actor_system;
-class actor_system_config;
-}  // namespace caf
 
 namespace troupe::apps::faults {
 
@@ -38,15 +33,9 @@ class FaultLine {
   private:
     FaultLine() = default;
     Status ask(const FaultRequest& request);
-    /// Runs `begin(answer)` on the loop and waits until `answer` is called.
-    template <class T, class Begin>
-    T onLoop(Begin begin);
 
     Incarnation whom_;
-    // Each ends before those above it.
-    std::unique_ptr<caf::actor_system_config> system_config_;
-    std::unique_ptr<caf::actor_system> system_;
-    std::unique_ptr<Loop> loop_;
+    std::unique_ptr<CommandLoop> loop_;
     std::unique_ptr<FaultAsker> asker_;  ///< Used and destroyed on the loop's turn.
 };
 

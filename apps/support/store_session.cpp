@@ -1,12 +1,7 @@
 #include "apps/support/store_session.h"
 
 #include <algorithm>
-#include <future>
 #include <utility>
-
-#include <caf/actor_system.hpp>
-#include <caf/actor_system_config.hpp>
-#include <caf/atom.hpp>
 
 #include "engine/store_factory.h"
 
@@ -27,46 +22,31 @@ Result<std::unique_ptr<StoreSession>> StoreSession::start(const std::string& met
     if (!store) return store.status();
     std::unique_ptr<StoreSession> session(new StoreSession());
     session->auth_ = std::move(*auth);
-    session->system_config_ = std::make_unique<caf::actor_system_config>();
-    session->system_config_->set("scheduler.policy", caf::atom("sharing"));
-    session->system_config_->set("scheduler.max-threads", 1);
-    session->system_ = std::make_unique<caf::actor_system>(*session->system_config_);
-    session->loop_ = std::make_unique<Loop>(*session->system_, Loop::Options{"troupe.ctl", {}, false, {}});
-    if (const Status started = session->loop_->start(); !started) return started;
+    auto loop = CommandLoop::start("troupe.ctl");
+    if (!loop) return loop.status();
+    session->loop_ = std::move(*loop);
     session->store_ = std::move(store).value();
-    const Status started = session->ask<Status>([&](auto answer) { answer(session->store_->start(*session->loop_)); });
+    const Status started =
+        session->loop_->ask<Status>([&](auto answer) { answer(session->store_->start(session->loop_->loop())); });
     if (!started) return started;
     return session;
 }
 
 StoreSession::~StoreSession() {
-    if (store_)
-        ask<Status>([this](auto answer) {
-            store_.reset();
-            answer(Status::ok());
-        }).isOk();
-    if (loop_) loop_->stop();
-}
-
-template <class T, class Begin>
-T StoreSession::ask(Begin begin) {
-    const auto promise = std::make_shared<std::promise<T>>();
-    auto answer = promise->get_future();
-    loop_->post(
-        [begin = std::move(begin), promise] { begin([promise](T value) { promise->set_value(std::move(value)); }); });
-    return answer.get();
+    if (store_) loop_->run([this] { store_.reset(); });
 }
 
 Result<std::vector<StoredSegment>> StoreSession::list(Duration timeout) {
-    return ask<Result<std::vector<StoredSegment>>>([this, timeout](auto answer) { store_->list(timeout, answer); });
+    return loop_->ask<Result<std::vector<StoredSegment>>>(
+        [this, timeout](auto answer) { store_->list(timeout, answer); });
 }
 
 void StoreSession::watch(MetadataStore::WatchCallback changed) {
-    loop_->post([this, changed = std::move(changed)] { store_->watch(changed); });
+    loop_->loop().post([this, changed = std::move(changed)] { store_->watch(changed); });
 }
 
 Status StoreSession::evict(const std::string& name, const Incarnation& holder) {
-    return ask<Status>([this, name, holder](auto answer) { store_->evict(name, holder, answer); });
+    return loop_->ask<Status>([this, name, holder](auto answer) { store_->evict(name, holder, answer); });
 }
 
 std::vector<StoreSession::Finding> StoreSession::probe(const std::vector<const SegmentDesc*>& segments,
@@ -77,23 +57,20 @@ std::vector<StoreSession::Finding> StoreSession::probe(const std::vector<const S
         const std::size_t end = std::min(segments.size(), begin + kProbesAtOnce);
         std::vector<std::unique_ptr<IncarnationProbe>> probes(end - begin);
         // The findings are read once the last has answered, and the probes end on the loop.
-        ask<Status>([&, left = std::make_shared<std::size_t>(end - begin)](auto answer) {
+        loop_->ask<bool>([&, left = std::make_shared<std::size_t>(end - begin)](auto answer) {
             for (std::size_t i = begin; i < end; ++i) {
                 const SegmentDesc& desc = *segments[i];
                 IncarnationProbe::Question question{desc.control, desc.incarnation, desc.boot_id,
                                                     asking,       timeout,          auth_};
                 probes[i - begin] = std::make_unique<IncarnationProbe>(
-                    *loop_, std::move(question),
+                    loop_->loop(), std::move(question),
                     [&findings, i, left, answer](IncarnationProbe::Verdict verdict, const std::string& why) {
                         findings[i] = {verdict, why};
-                        if (--*left == 0) answer(Status::ok());
+                        if (--*left == 0) answer(true);
                     });
             }
-        }).isOk();
-        ask<Status>([&](auto answer) {
-            probes.clear();
-            answer(Status::ok());
-        }).isOk();
+        });
+        loop_->run([&] { probes.clear(); });
     }
     return findings;
 }

@@ -5,17 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "actors/loop.h"
+#include "apps/support/command_loop.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "control/incarnation_probe.h"
 #include "metadata/metadata_store.h"
 #include "security/cluster_auth.h"
-
-namespace caf {
-class actor_system;
-class actor_system_config;
-}  // namespace caf
 
 namespace troupe::apps {
 
@@ -41,14 +36,8 @@ class StoreSession {
 
   private:
     StoreSession() = default;
-    /// Runs `begin(answer)` on the loop and waits until `answer` is called.
-    template <class T, class Begin>
-    T ask(Begin begin);
-
     // Each ends before those above it.
-    std::unique_ptr<caf::actor_system_config> system_config_;
-    std::unique_ptr<caf::actor_system> system_;
-    std::unique_ptr<Loop> loop_;
+    std::unique_ptr<CommandLoop> loop_;
     std::shared_ptr<const ClusterAuth> auth_;
     std::unique_ptr<MetadataStore> store_;  ///< Used and destroyed on the loop's turn.
 };
