@@ -250,13 +250,15 @@ Result<bool> Stage::pumpUntil(const std::function<bool()>& done, Duration bound)
         if (unregisters_ && now >= next_unregister_)
             if (const Status anew = registerAnew(); !anew) return anew;
         lookForRecord(now);
+        // The victim, which is the first, is waited for only when nobody else has anything under way: what is on its
+        // way to a dead peer would hold up the operations of all.
         std::optional<BatchID> oldest;
-        for (Peer& peer : peers_) {
-            if (peer.rests)
-                peer.traffic->drain(now);
+        for (auto peer = peers_.rbegin(); peer != peers_.rend(); ++peer) {
+            if (peer->rests)
+                peer->traffic->drain(now);
             else
-                peer.traffic->step(now);
-            if (!oldest) oldest = peer.traffic->oldest();
+                peer->traffic->step(now);
+            if (!oldest) oldest = peer->traffic->oldest();
         }
         if (oldest)
             static_cast<void>(session_->engine().waitTransfer(*oldest, kPumpWait));
