@@ -48,7 +48,6 @@ struct Options {
     unsigned group = 16;  ///< Blocks per request.
 };
 
-constexpr std::chrono::seconds kPatience{60};
 constexpr std::byte kServed{0x5a};  ///< What the peer in this program serves.
 
 // --- the service's own protocol ----------------------------------------------------------------------------------
@@ -106,7 +105,8 @@ caf::behavior prefetcher(caf::event_based_actor* self, const EngineActor& engine
             *next = (*next + 1) % source.cache_blocks;
         }
         auto answer = self->make_response_promise<BlocksReady>();
-        self->request(engine, kPatience, std::move(work))
+        // Without a timeout of CAF's: the engine's deadlines end it, and until then the blocks are in use.
+        self->request(engine, caf::infinite, std::move(work))
             .then(
                 [answer](const troupe::TransferReport& report) mutable {
                     if (report.batch.s == troupe::TransferStatusEnum::COMPLETED)
@@ -135,7 +135,7 @@ void fetchNext(caf::stateful_actor<ClientState>* self, const caf::actor& cache, 
         return;
     }
     const auto count = static_cast<unsigned>(std::min<std::uint64_t>(group, state.left));
-    self->request(cache, kPatience, FetchBlocks{state.position, count})
+    self->request(cache, caf::infinite, FetchBlocks{state.position, count})
         .then(
             [=](const BlocksReady& ready) {
                 self->state.result.bytes += ready.bytes;
@@ -175,7 +175,7 @@ Result<LocalPeer> startPeer(caf::actor_system& system, std::uint64_t bytes) {
 template <class Answer, class Request>
 Result<Answer> ask(caf::scoped_actor& self, const EngineActor& engine, Request request) {
     Result<Answer> answer(Code::Internal, "no answer");
-    self->request(engine, kPatience, std::move(request))
+    self->request(engine, caf::infinite, std::move(request))
         .receive([&](const Answer& value) { answer = value; },
                  [&](const caf::error& error) { answer = troupe::fromCafError(error); });
     return answer;
@@ -183,7 +183,7 @@ Result<Answer> ask(caf::scoped_actor& self, const EngineActor& engine, Request r
 
 Status registerCache(caf::scoped_actor& self, const EngineActor& engine, std::vector<std::byte>& cache) {
     Status answer(Code::Internal, "no answer");
-    self->request(engine, kPatience, troupe::RegisterMemory{cache.data(), cache.size()})
+    self->request(engine, caf::infinite, troupe::RegisterMemory{cache.data(), cache.size()})
         .receive([&] { answer = Status::ok(); },
                  [&](const caf::error& error) { answer = troupe::fromCafError(error); });
     return answer;

@@ -44,9 +44,9 @@ struct Config {
 
     // --- auth (docs/security.md) ---------------------------------------------------------------------------------
     std::string auth_key;              ///< The cluster key, by which this engine proves that it belongs; empty: none.
-    std::string auth_key_file;         ///< Its first line, where auth_key is empty.
+    std::string auth_key_file;         ///< A file whose first line it is; not beside auth_key.
     std::string auth_accept_key;       ///< A second key that is accepted, while a cluster changes its key.
-    std::string auth_accept_key_file;  ///< Its first line, where auth_accept_key is empty.
+    std::string auth_accept_key_file;  ///< A file whose first line it is; not beside auth_accept_key.
 
     // --- limits of one peer, so that it cannot take what others need ----------------------------------------------
     std::uint32_t peer_greetings = 64;                     ///< Connections of one address yet to greet, per port.
@@ -93,7 +93,7 @@ struct Config {
     std::uint32_t rdma_rnr_retry = 6;                     ///< The same, where the receiver was not ready.
     std::uint32_t rdma_mtu = 4096;                        ///< Cap of the path MTU, bytes.
     std::uint32_t rdma_traffic_class = 0;                 ///< Of RoCE packets, DSCP * 4.
-    std::uint32_t rdma_gid_index = 256;                   ///< In the port's table; 256: chosen by what peers can reach.
+    std::uint32_t rdma_gid_index = 256;                   ///< In the port's table; 256: by a fixed rank (docs/rdma.md).
     std::uint32_t rdma_pkey_index = 0;                    ///< In the port's table.
     std::uint32_t rdma_service_level = 0;                 ///< 0: as the path says.
     std::uint32_t rdma_max_connections = 4096;            ///< Accepted queue pairs per engine.

@@ -26,10 +26,14 @@ class TransferEngine;
 /// The engine as an actor, for services that run the C++ Actor Framework themselves. This header and the messages it
 /// names are the only public ones that show CAF.
 ///
-///     self->request(engine.actorApi()->actor(), std::chrono::seconds(5), SubmitTransfers{requests})
+///     self->request(engine.actorApi()->actor(), caf::infinite, SubmitTransfers{requests})
 ///         .then([](const TransferReport& report) { ... }, [](const caf::error& e) { ... });
+///
+/// Every request is answered within a bound of the engine's: the deadlines of the tasks, `open_timeout`,
+/// `unregister_timeout`. A timeout of CAF's own ends the waiting alone: what was submitted goes on, and uses its
+/// buffers.
 
-/// -> TransferReport once every task is terminal. Nothing is submitted on error.
+/// -> TransferReport once every task is terminal. Nothing is submitted on an error of category `troupe`.
 struct SubmitTransfers {
     std::vector<TransferRequest> requests;
 };

@@ -29,7 +29,7 @@ class Transport;
 /// What an embedding program may give an engine before init.
 struct EngineOptions {
     Config config;
-    Logger log;                           ///< Null: warnings to standard error.
+    Logger log;  ///< Null: warnings to standard error. Called by many threads at once: sinks of the `_mt` kind.
     caf::actor_system* system = nullptr;  ///< Null: the engine makes its own. Must outlive the engine.
     std::function<std::unique_ptr<MetadataStore>()> inproc_store;  ///< Serves the scheme "inproc://".
 };
@@ -71,7 +71,8 @@ class TransferEngine {
     /// @param rpc_port control port; 0: that of local_server_name if it has one (p2p), else any free one. With p2p two
     ///     different ports are InvalidArgument.
     /// Errors: AlreadyExists (init was called), InvalidArgument, AlreadyExists also when the port is taken,
-    /// ResourceExhausted (descriptors or threads refused), InvalidArgument for a cluster key that is too short or a key
+    /// ResourceExhausted (descriptors or threads refused), NotFound (no interface that peers could reach is up),
+    /// AccessDenied (a port below 1024), InvalidArgument for a cluster key that is too short or a key
     /// file that others may read, or for a call on a loop of another engine (in a metadata store's callback, say), or
     /// the store's: AlreadyExists naming the live engine that has the name in the store; ConnectionRefused, Timeout,
     /// AccessDenied and the like when it cannot be used.
@@ -165,7 +166,9 @@ class TransferEngine {
     /// the own name is kLocalSegmentID. Opening an open segment gives the same id and counts.
     /// InvalidArgument, NotFound, ConnectionRefused, ConnectionLost, Timeout, ProtocolError, StaleIncarnation;
     /// AccessDenied: the cluster keys differ, or a store refuses; CapacityExceeded: the peer takes no more connections,
-    /// or too many segments are open here; PeerDown: a store that cannot be used now.
+    /// or too many segments are open here; PeerDown: a store that cannot be used now, or a peer that ends meanwhile;
+    /// Unsupported: the record of that name is not Troupe's, or the store is a Redis Cluster; ResourceExhausted: no
+    /// descriptor, or no port of this machine's, is left.
     Result<SegmentID> openSegment(const std::string& name);
     /// The id is dead when as many closes as opens were made. StaleHandle. Transfers that run
     /// on it then end as CANCELED.
@@ -177,8 +180,9 @@ class TransferEngine {
     Status syncSegmentCache(const std::string& name = "");
     /// Publishes the local descriptor to the store now and waits for the store (with p2p there is nothing to do). The
     /// store's errors, which change nothing here: ConnectionRefused, ConnectionLost, Timeout, AccessDenied, PeerDown,
-    /// AlreadyExists (another engine has the name by now), Canceled (freeEngine). The store has it once it is
-    /// back.
+    /// AlreadyExists (another engine has the name by now), ResourceExhausted (it is full, or cannot save), Unsupported
+    /// (a Redis Cluster), InvalidArgument (a name that is not UTF-8), Canceled (freeEngine). The store has it once it
+    /// is back.
     Status updateLocalSegmentDesc();
     /// Asks the owner over its control connection, within `timeout`. Ok: that incarnation answers now.
     /// PeerDown (also when the connection ends meanwhile), Timeout, StaleIncarnation (restarted), StaleHandle,
@@ -198,13 +202,14 @@ class TransferEngine {
     // --- transfers ---------------------------------------------------------------------------------------------
 
     /// A batch that holds up to `capacity` tasks in its life. InvalidArgument: 0 or above `max_batch_tasks`.
-    /// CapacityExceeded: `max_batches` are live.
+    /// CapacityExceeded: `max_batches` are live. ResourceExhausted: no memory for so many tasks.
     Result<BatchID> allocateBatchID(std::size_t capacity);
     /// Adds tasks; their ids continue from the tasks already in the batch. Nothing is submitted on error.
     /// StaleHandle (batch or segment), CapacityExceeded, AddressNotRegistered (source), TransportMissing (names the
-    /// segment, and why each transport does not reach it), InvalidArgument (null source, source range wraps), BatchBusy
-    /// (a part of the source is in quarantine). The
-    /// remote range is checked by its owner later. A request that names no deadline has the config's
+    /// segment, and why each transport does not reach it), InvalidArgument (null source, source range wraps, an opcode
+    /// or an event that is none), AccessDenied (a READ into memory that was registered read-only), BatchBusy (a part of
+    /// the source is in quarantine), Unsupported and CapacityExceeded of events (docs/gpu.md). The remote range is
+    /// checked by its owner later. A request that names no deadline has the config's
     /// `transfer_timeout`: 30 s from here unless set, 0: none.
     Status submitTransfer(BatchID batch, const std::vector<TransferRequest>& requests);
     /// StaleHandle; InvalidArgument: no such task.
@@ -212,7 +217,8 @@ class TransferEngine {
     /// PENDING until every task is terminal (COMPLETED for an empty batch); then COMPLETED, or the worst of its tasks
     /// with the first failed task's error.
     Result<TransferStatus> getBatchTransferStatus(BatchID batch) const;
-    /// Blocks until every task is terminal and returns the batch's status; PENDING when `timeout` passes first. Without
+    /// Blocks until every task is terminal and returns the batch's status, of which `quiesced` says whether the buffers
+    /// of all tasks are free; PENDING when `timeout` passes first. Without
     /// one the deadlines of the tasks end the wait: each task has one unless `transfer_timeout` is 0.
     Result<TransferStatus> waitTransfer(BatchID batch,
                                         std::chrono::microseconds timeout = std::chrono::microseconds::max()) const;
