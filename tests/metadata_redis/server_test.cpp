@@ -6,18 +6,23 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "apps/support/redis_server.h"
+#include "tests/support/redis_server.h"
 
 namespace troupe::apps {
 namespace {
 
 // Of a process in between, whose end this test can wait for: its server holds the pipe that is read here.
 TEST(RedisServerProcess, DiesWithTheProcessThatStartedIt) {
+    // What it leaves behind is in here.
+    const test::TemporaryDirectory folder;
     int ends[2];
     ASSERT_EQ(::pipe(ends), 0);
     const pid_t between = ::fork();
     if (between == 0) {
+        ::setenv("TMPDIR", folder.path().c_str(), 1);
         const auto server = RedisServer::start();
         static_cast<void>(!::write(ends[1], server ? "y" : "n", 1));
         ::kill(::getpid(), SIGKILL);
