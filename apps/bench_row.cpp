@@ -11,6 +11,7 @@
 
 #include "apps/support/latency_histogram.h"
 #include "apps/support/payload.h"
+#include "apps/support/random.h"
 #include "apps/support/transfer.h"
 #include "apps/support/units.h"
 #include "base/quiet_thread.h"
@@ -33,6 +34,12 @@ std::uint64_t coprimeStride(std::uint64_t blocks, double fraction) {
     return stride;
 }
 
+/// Seed of one row's contents. No row before this one, of this program or another, had the same: what it left in the
+/// remote memory is never what this one expects there, so that a write that wrote nothing is seen.
+std::uint64_t contentsOfRow(std::uint64_t seed) {
+    return mixBits(seed) ^ mixBits(static_cast<std::uint64_t>(Clock::now().time_since_epoch().count()));
+}
+
 double cpuSeconds() {
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
@@ -46,7 +53,7 @@ double cpuSeconds() {
 class Lane {
   public:
     Lane(const BenchOptions& options, const RowPlan& plan, TransferEngine& engine, const BenchMemory& memory,
-         unsigned index)
+         std::uint64_t contents, unsigned index)
         : options_(options),
           plan_(plan),
           engine_(engine),
@@ -54,6 +61,7 @@ class Lane {
           local_(memory.local.data() + index * plan.share),
           segment_(memory.remote.segment),
           remote_(memory.remote.range.addr + index * plan.share),
+          contents_(contents),
           stream_offset_(index * plan.share) {}
 
     /// Gives every block, on the side that is the source, its contents.
@@ -89,6 +97,7 @@ class Lane {
     std::byte* local_;
     SegmentID segment_;
     std::uint64_t remote_;
+    std::uint64_t contents_;       ///< Seed of the payload.
     std::uint64_t stream_offset_;  ///< Of the payload at remote_; the contents of a block depend on its remote place.
     std::uint64_t steps_ = 0;      ///< Blocks submitted so far.
     LatencyHistogram latencies_;
@@ -120,7 +129,7 @@ Status Lane::setUp() {
     std::vector<TransferRequest> requests;
     return inChunks(walk_.blocks(), [&](std::uint64_t first, std::uint64_t count) {
         for (std::uint64_t step = first; step < first + count; ++step)
-            fillPayload(localBlock(step), options_.seed, streamOffset(step));
+            fillPayload(localBlock(step), contents_, streamOffset(step));
         if (plan_.write) return Status::ok();
         fill(requests, first, count, true);
         if (auto status = transferAll(engine_, requests); !status) return status.withContext("setting up for reads");
@@ -173,7 +182,7 @@ Status Lane::verify() {
             if (auto status = transferAll(engine_, requests); !status) return status.withContext("reading back");
         }
         for (std::uint64_t step = first; step < first + count; ++step) {
-            const auto bad = checkPayload(localBlock(step), options_.seed, streamOffset(step));
+            const auto bad = checkPayload(localBlock(step), contents_, streamOffset(step));
             if (!bad) continue;
             const std::uint64_t block = remote_ + walk_.at(step).remote;
             return Status(
@@ -279,7 +288,8 @@ Result<BenchRow> runRow(const BenchOptions& options, const RowPlan& plan, Transf
 
     std::vector<Lane> lanes;
     lanes.reserve(plan.threads);
-    for (unsigned i = 0; i < plan.threads; ++i) lanes.emplace_back(options, plan, engine, memory, i);
+    const std::uint64_t contents = contentsOfRow(options.seed);
+    for (unsigned i = 0; i < plan.threads; ++i) lanes.emplace_back(options, plan, engine, memory, contents, i);
     if (options.verify)
         if (auto status = forAll(lanes, &Lane::setUp); !status) return status.withContext(what);
     const auto measured = conduct(options, lanes, console, tick);

@@ -196,11 +196,6 @@ Status checkPlayable(const std::vector<Scenario>& scenarios) {
     return Status::ok();
 }
 
-/// A scenario that this machine cannot run (no root, no redis-server, no netem) is a row that says so.
-bool cannotRun(const Status& status) {
-    return status.code() == Code::AccessDenied || status.code() == Code::NotFound || status.code() == Code::Unsupported;
-}
-
 Status runAll(const FaultsOptions& options, ChosenCommand& command, Console& console) {
     const auto scenarios = choose(options);
     if (!scenarios) return scenarios.status();
@@ -225,7 +220,8 @@ Status runAll(const FaultsOptions& options, ChosenCommand& command, Console& con
             if (!round && round.status().code() == Code::Canceled) return round.status();
             // What is not there, or does not allow it, is so for all of them; later it has broken.
             if (!round && !options.at.empty() && rows.size() == 1 && i == 0) return round.status();
-            if (!round && options.at.empty() && cannotRun(round.status())) {
+            // What went well once, or failed later, is not for want of anything.
+            if (!round && options.at.empty() && row.rounds.empty() && stage.machineLacks()) {
                 row.skipped = round.status().message();
                 continue;
             }
@@ -252,12 +248,30 @@ Status runAll(const FaultsOptions& options, ChosenCommand& command, Console& con
     return broken.empty() ? Status::ok() : Status(Code::Internal, broken);
 }
 
+/// A scenario's settings with all the others, as Stage makes them.
+Status checkSettingsOf(const Scenario& scenario, const CommonOptions& common) {
+    CommonOptions both = common;
+    both.settings.insert(both.settings.begin(), scenario.settings.begin(), scenario.settings.end());
+    const std::string whose = fmt::format("scenario '{}'", scenario.name);
+    const auto config = loadConfig(both);
+    if (!config) return config.status().withContext(whose);
+    const auto injects = std::find_if(scenario.steps.begin(), scenario.steps.end(),
+                                      [](const faults::Step& step) { return step.action == "inject"; });
+    if (injects == scenario.steps.end() || config->config().faults_enabled) return Status::ok();
+    return {Code::InvalidArgument,
+            fmt::format("{}: the step \"inject {}\" needs \"faults.enabled=true\" in its \"settings\"", whose,
+                        injects->argument)};
+}
+
 Status checkOptions(const FaultsOptions& options) {
     if (const Status engine = checkEngineArguments(options.engine); !engine) return engine;
     if (options.engine.transport == "null")
         return {Code::InvalidArgument, "--transport null moves nothing, so there is nothing to compare"};
     const auto scenarios = choose(options);
-    if (!scenarios || options.at.empty()) return scenarios.status();
+    if (!scenarios) return scenarios.status();
+    for (const Scenario& scenario : *scenarios)
+        if (const Status settings = checkSettingsOf(scenario, options.engine.common); !settings) return settings;
+    if (options.at.empty()) return Status::ok();
     if (const Status target = checkTarget(options.engine, options.at); !target) return target;
     return checkPlayable(*scenarios);
 }

@@ -22,7 +22,8 @@ namespace troupe::apps {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{
-    50};  ///< Between looks at the stop signal while waiting for the next request.
+    50};                            ///< Between looks at the stop signal while waiting for the next request.
+constexpr std::byte kPoison{0xa5};  ///< Staged before a read, so that a read that moved nothing is seen.
 
 /// What happens to one block of a request.
 struct BlockMove {
@@ -163,7 +164,11 @@ Status Replayer::play(const TraceRequest& request) {
 Status Replayer::move(std::span<const BlockMove> moves, Duration& transferring) {
     std::vector<TransferRequest> requests;
     for (std::size_t i = 0; i < moves.size(); ++i) {
-        if (!moves[i].fetch) fillPayload(staged(i), contents(moves[i].block), 0);
+        // What was staged here before may be the very block that is fetched now.
+        if (moves[i].fetch)
+            std::fill_n(staged(i).data(), block_size_, kPoison);
+        else
+            fillPayload(staged(i), contents(moves[i].block), 0);
         TransferRequest request;
         request.opcode = moves[i].fetch ? TransferRequest::READ : TransferRequest::WRITE;
         request.source = staged(i).data();

@@ -127,6 +127,7 @@ Result<VerifyReport> Verification::run() {
     }
     if (auto status = drain(); !status) return status;
     const VerifyReport worked = report_;
+    const double seconds = toSeconds(Clock::now() - started_);
     if (auto status = sweep(false); !status) return status;
     // What was counted as one, for the operations' numbers, is reported apart.
     VerifyReport report = worked;
@@ -135,7 +136,7 @@ Result<VerifyReport> Verification::run() {
     report.fill_writes = filled.writes;
     report.fill_bytes = filled.bytes_written;
     report.final_reads = report_.reads - worked.reads;
-    report.seconds = toSeconds(Clock::now() - started_);
+    report.seconds = seconds;
     return report;
 }
 

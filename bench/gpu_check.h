@@ -80,6 +80,8 @@ class Bench {
           until_(Clock::now() + arguments.limit) {}
 
     const DeviceInfo& info() const { return gpu_->info(); }
+    /// What this backend relies on holds, as far as was looked.
+    bool factsHold() const { return facts_hold_; }
     int version() const { return runtime_->driver().version(); }
 
     void facts(nlohmann::json& report);
@@ -114,14 +116,16 @@ class Bench {
     void ordering(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote);
     void put(std::uint64_t to, const std::vector<std::uint8_t>& bytes);
     std::vector<std::uint8_t> get(std::uint64_t from, std::uint64_t bytes);
-    void fact(nlohmann::json& report, const char* name, const std::function<Status()>& check);
+    /// Of a fact that nothing stands in for, that it does not hold fails the run.
+    enum class Fact { ReliedOn, DoneWithout };
+    void fact(nlohmann::json& report, Fact kind, const char* name, const std::function<Status()>& check);
     double rate(std::uint64_t bytes, const std::function<void()>& work);
     void row(nlohmann::json& report, const std::string& name, double gigabytes, double roof, double target = 0);
     void packPages(nlohmann::json& report, const PageMover& mover, std::uint64_t page_bytes, std::uint64_t pages,
                    std::uint64_t packed, double roof);
     void stagePages(nlohmann::json& report, StagingRing& ring, const std::string& by, std::uint64_t page_bytes,
                     std::uint64_t memory, double roof);
-    static void sendPages(StagingRing& ring, const std::vector<ByteRange>& pages);
+    static void sendPages(StagingRing& ring, const std::vector<ByteRange>& pages, std::uint8_t* to);
     static void receivePages(StagingRing& ring, const std::vector<ByteRange>& pages, const std::uint8_t* bytes);
 
     const Arguments arguments_;
@@ -132,6 +136,7 @@ class Bench {
     std::unique_ptr<StagingRing> in_;
     TimePoint until_;
     std::vector<Row> rows_;
+    bool facts_hold_ = true;
 };
 
 }  // namespace troupe::cuda::check

@@ -58,7 +58,7 @@ void Bench::packPages(nlohmann::json& report, const PageMover& mover, std::uint6
         must(gpu_->synchronize(stream_));
     };
     const double gathered = rate(bytes, [&] { run(gather); });
-    const auto expected = get(pages, 2 * arguments_.bytes);
+    auto expected = get(pages, 2 * arguments_.bytes);
     const auto got = get(packed, bytes);
     for (std::uint64_t index = 0; index < count; ++index)
         must(std::memcmp(got.data() + index * page_bytes, expected.data() + (gather[index].from - pages), page_bytes) ==
@@ -66,8 +66,13 @@ void Bench::packPages(nlohmann::json& report, const PageMover& mover, std::uint6
              "a gathered page differs");
     row(report, fmt::format("gather, pages of {} KiB", page_bytes >> 10), gathered, roof,
         page_bytes == kPackTargetPage ? kPackTarget : 0);
+    // Else the pages hold already what is scattered to them.
+    expected = noise(2 * arguments_.bytes, page_bytes + 1);
+    put(pages, expected);
     const double scattered = rate(bytes, [&] { run(scatter); });
-    must(get(pages, 2 * arguments_.bytes) == expected, "what was scattered back differs");
+    for (std::uint64_t index = 0; index < count; ++index)
+        std::memcpy(expected.data() + (scatter[index].to - pages), got.data() + index * page_bytes, page_bytes);
+    must(get(pages, 2 * arguments_.bytes) == expected, "what was scattered differs, or a page beside it");
     row(report, fmt::format("scatter, pages of {} KiB", page_bytes >> 10), scattered, roof,
         page_bytes == kPackTargetPage ? kPackTarget : 0);
     const double one_by_one = rate(bytes, [&] {
@@ -77,8 +82,9 @@ void Bench::packPages(nlohmann::json& report, const PageMover& mover, std::uint6
     row(report, fmt::format("a copy each, pages of {} KiB", page_bytes >> 10), one_by_one, roof);
 }
 
-/// What a wire does that takes at once, and is kept busy by pages that were begun ahead.
-void Bench::sendPages(StagingRing& ring, const std::vector<ByteRange>& pages) {
+/// What a wire does that takes at once, and is kept busy by pages that were begun ahead; with `to`, to which those
+/// of the pages go in order, or without a look at them.
+void Bench::sendPages(StagingRing& ring, const std::vector<ByteRange>& pages, std::uint8_t* to) {
     std::deque<std::unique_ptr<StagedPages>> ahead;
     std::deque<std::size_t> counts;
     std::size_t next = 0;
@@ -97,7 +103,14 @@ void Bench::sendPages(StagingRing& ring, const std::vector<ByteRange>& pages) {
         ring.poll();
         StagedPages& first = *ahead.front();
         if (first.ready(0).empty()) continue;
-        for (std::size_t page = 0; page < counts.front(); ++page) first.consume(page, first.ready(page).size());
+        for (std::size_t page = 0; page < counts.front(); ++page) {
+            const auto ready = first.ready(page);
+            if (to != nullptr) {
+                std::memcpy(to, ready.data(), ready.size());
+                to += ready.size();
+            }
+            first.consume(page, ready.size());
+        }
         ahead.pop_front();
         counts.pop_front();
     }
@@ -143,8 +156,11 @@ void Bench::stagePages(nlohmann::json& report, StagingRing& ring, const std::str
     for (std::size_t index = 0; index < pages.size(); ++index)
         must(std::memcmp(got.data() + (pages[index].addr - memory), sent.data() + index * page_bytes, page_bytes) == 0,
              "a received page differs");
+    std::vector<std::uint8_t> returned(bytes);
+    sendPages(ring, pages, returned.data());
+    must(returned == sent, "a sent page differs");
     const std::string what = fmt::format("pages of {} KiB by {}", page_bytes >> 10, by);
-    row(report, "from the GPU, " + what, rate(bytes, [&] { sendPages(ring, pages); }), roof);
+    row(report, "from the GPU, " + what, rate(bytes, [&] { sendPages(ring, pages, nullptr); }), roof);
     row(report, "to the GPU, " + what, rate(bytes, [&] { receivePages(ring, pages, nullptr); }), roof);
 }
 

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/support/stop_signal.h"
 #include "base/config.h"
 #include "bench/bare_socket.h"
 #include "bench/report.h"
@@ -44,8 +45,9 @@ void describe(CLI::App& app, CommandLine& line) {
     app.add_option("--repeat", line.repeats, "Repeats, each running all peers and Troupe; medians are shown")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
-    app.add_option("--out", line.out, "Where the JSON goes")->capture_default_str();
-    app.add_option("--keep", line.keep, "A JSON file written before: its other rows go to --out, too");
+    app.add_option("--out", line.out, "Where the JSON goes; rows of other names that are there stay")
+        ->capture_default_str();
+    app.add_option("--keep", line.keep, "A JSON file written before, whose other rows go to --out in place of its own");
     app.add_flag("--rdma", line.rdma, "The rows of RDMA, which need the devices of tests/rdma_vm; else all others");
     app.add_option("--seconds", line.settings.seconds, "Length of each throughput measurement")
         ->check(CLI::Range(0.01, 3600.0))
@@ -111,13 +113,16 @@ class ProgressLine {
     bool terminal_ = ::isatty(STDERR_FILENO) == 1;
 };
 
-/// Runs the rows and prints each when it is done. False when Troupe itself could not be measured somewhere.
-bool runRows(const std::vector<Row>& rows, const CommandLine& line, std::vector<Outcome>& outcomes) {
+/// Runs the rows until a signal comes, and prints each when it is done. False when Troupe itself could not be measured
+/// somewhere.
+bool runRows(const std::vector<Row>& rows, const CommandLine& line, const apps::StopSignal& stop,
+             std::vector<Outcome>& outcomes) {
     ProgressLine progress;
     bool good = true;
     fmt::print("{}", tableHead());
     std::fflush(stdout);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto go_on = [&] { return !stop.requested(); };
+    for (std::size_t i = 0; i < rows.size() && go_on(); ++i) {
         bool first = true;
         const auto tell = [&](const std::string& contender, std::size_t repeat) {
             progress.show(fmt::format("[{}/{}] {}: {}, repeat {} of {}", i + 1, rows.size(), rows[i].name, contender,
@@ -125,7 +130,7 @@ bool runRows(const std::vector<Row>& rows, const CommandLine& line, std::vector<
                           std::exchange(first, false));
         };
         std::string last_error;
-        for (auto& outcome : measureRow(rows[i], line.settings, line.repeats, tell)) {
+        for (auto& outcome : measureRow(rows[i], line.settings, line.repeats, tell, go_on)) {
             progress.clear();
             fmt::print("{}", tableLine(outcome));
             if (!outcome.error.empty() && outcome.error != last_error) fmt::print("    {}\n", outcome.error);
@@ -135,6 +140,7 @@ bool runRows(const std::vector<Row>& rows, const CommandLine& line, std::vector<
             outcomes.push_back(std::move(outcome));
         }
     }
+    progress.clear();
     return good;
 }
 
@@ -152,28 +158,39 @@ int run(const CommandLine& line) {
         return 2;
     }
     // Before minutes of measuring, not after.
-    KeptRows kept;
+    auto kept = rowsOfOut(line.out);
+    if (!kept) {
+        fmt::print(stderr, "troupe_bench: --out: {}\n", kept.status().toString());
+        return 2;
+    }
     if (!line.keep.empty()) {
-        auto read = readRows(line.keep);
-        if (!read) {
-            fmt::print(stderr, "troupe_bench: --keep: {}\n", read.status().toString());
+        kept = readRows(line.keep);
+        if (!kept) {
+            fmt::print(stderr, "troupe_bench: --keep: {}\n", kept.status().toString());
             return 2;
         }
-        kept = std::move(*read);
+    }
+    // Before any thread is started. A signal ends it between two measurements, whose servers and networks go with them.
+    const auto stop = apps::StopSignal::install();
+    if (!stop) {
+        fmt::print(stderr, "troupe_bench: {}\n", stop.status().toString());
+        return 1;
     }
     std::vector<Outcome> outcomes;
-    const bool good = runRows(rows, line, outcomes);
+    const bool good = runRows(rows, line, *stop, outcomes);
     std::size_t judged = 0;
     std::size_t met = 0;
     for (const auto& outcome : outcomes) {
         judged += outcome.met.has_value() ? 1 : 0;
         met += outcome.met.value_or(false) ? 1 : 0;
     }
-    fmt::print("\n{} of {} targets met; written to {}\n", met, judged, line.out);
-    if (const Status written = writeJson(outcomes, line.out, kept); !written) {
+    fmt::print("\n{} of {} targets met{}\n", met, judged, stop->requested() ? "; stopped by a signal" : "");
+    std::fflush(stdout);
+    if (const Status written = writeJson(outcomes, line.out, *kept); !written) {
         fmt::print(stderr, "troupe_bench: {}\n", written.toString());
         return 1;
     }
+    fmt::print("written to {}\n", line.out);
     return good ? 0 : 1;
 }
 

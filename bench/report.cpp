@@ -1,9 +1,12 @@
 #include "bench/report.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -85,6 +88,23 @@ Result<KeptRows> readRows(const std::string& path) {
         if (good) rows.push_back(row.dump());
     }
     if (!good) return Status(Code::InvalidArgument, path + " is no list of rows that --out wrote");
+    return rows;
+}
+
+Result<KeptRows> rowsOfOut(const std::string& path) {
+    std::error_code error;
+    const bool is_there = std::filesystem::exists(path, error);
+    if (std::filesystem::is_directory(path, error)) return Status(Code::InvalidArgument, path + " is a folder");
+    const auto folder = std::filesystem::absolute(path, error).parent_path();
+    if (!is_there && !std::filesystem::is_directory(folder, error)) std::filesystem::create_directories(folder, error);
+    if (error) return Status(Code::InvalidArgument, fmt::format("{} cannot be written: {}", path, error.message()));
+    // What is not there is made in its folder.
+    if (::access(is_there ? path.c_str() : folder.c_str(), W_OK) != 0)
+        return Status(Code::InvalidArgument, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+    if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0)
+        return KeptRows();
+    auto rows = readRows(path);
+    if (!rows) return Status(Code::InvalidArgument, rows.status().message() + "; give another file, or remove it");
     return rows;
 }
 

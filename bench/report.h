@@ -14,6 +14,10 @@ using KeptRows = std::vector<std::string>;
 /// NotFound: there is no such file; InvalidArgument: it is another one.
 Result<KeptRows> readRows(const std::string& path);
 
+/// The same of a file that is to be written anew: none where there is none yet, or an empty one, or no plain file.
+/// InvalidArgument: it could not be written, or holds something else.
+Result<KeptRows> rowsOfOut(const std::string& path);
+
 /// The first lines of the table.
 std::string tableHead();
 /// One line of the table.

@@ -80,15 +80,17 @@ struct Outcome {
     Target target;
     std::optional<bool> met;  ///< None: no target, or not measured.
     std::string error;        ///< Why a figure is missing.
-    bool left_out = false;    ///< Ours may not be measured by this user (AccessDenied): no failure.
+    bool left_out = false;    ///< Ours may not be measured by this user, who is not root (AccessDenied): no failure.
 };
 
 /// Called before each measurement with the contender's name and the repeat, from 1.
 using Progress = std::function<void(const std::string& contender, std::size_t repeat)>;
 
-/// Measures a row `repeats` times, interleaved. A contender that fails once is not run again.
-std::vector<Outcome> measureRow(const Row& row, const Settings& settings, std::size_t repeats,
-                                const Progress& progress);
+/// Measures a row `repeats` times, interleaved. A contender that fails once is not run again. `go_on` is asked before
+/// and after each measurement; once it says no the row is given up, and has no outcome: what ends the benchmark may
+/// have ended a peer of the measurement, too.
+std::vector<Outcome> measureRow(const Row& row, const Settings& settings, std::size_t repeats, const Progress& progress,
+                                const std::function<bool()>& go_on);
 
 /// The rows of each family; see the file of the same name.
 std::vector<Row> engineRows();

@@ -6,9 +6,13 @@ away, a soak and the simulator, one after the other, and compares what came out 
 was violated (a wrong byte, an operation that hung, a scenario that broke, a rule of the simulator), or did not run; a
 machine that cannot have the VM is no failure, a VM that does not end as it should is one. A target that is missed is said
 in the page and, with --strict, also by the exit code: times are those of the machine, and of what else runs on it.
+
+Ctrl-C or SIGTERM ends it in order; a second one at once. What was measured by then, or in spite of a step that failed,
+is written as well, marked as not whole; in the place of docs/reliability.md to build/reliability-incomplete.md.
 """
 
 import argparse
+import ctypes
 import datetime
 import json
 import math
@@ -17,11 +21,16 @@ import pathlib
 import platform
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/reliability.md"
+# In its place, where not all of it was measured.
+INCOMPLETE_PAGE = ROOT / "build/reliability-incomplete.md"
 SIMULATOR_PAGE = ROOT / "docs/simulator.md"
 
 # What a short run plays: the scenarios that have a row of their own, but for the one with 17 processes.
@@ -42,15 +51,53 @@ VM_ROUND_BOUND = 240
 NO_VM = 69
 
 
+class Failed(Exception):
+    """A step that gave no answer."""
+
+
+def end_in_order_with_parent():
+    """In the child: without us nobody would end it."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Child:
+    """A process with a pipe for its output, that is never left behind: what troupe and the VM make (network namespaces,
+    links, folders, processes) they take away themselves when they are told to end, so they are, once, and waited for."""
+
+    def __init__(self, command, **options):
+        # In a session of its own: troupe would take Ctrl-C at the terminal and our word for two, and end at once.
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True,
+                                        preexec_fn=end_in_order_with_parent, **options)
+
+    def __enter__(self):
+        return self.process
+
+    def __exit__(self, *_):
+        if self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            # What it has to say yet must be taken, or it would wait for that.
+            self.process.stdout.read()
+            self.process.wait()
+        except Interrupted:
+            # A second one: whoever cannot wait.
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
 def run(program, arguments, log):
-    """The JSON that `troupe` answers with, whatever its exit code."""
+    """The JSON that `troupe` answers with, whatever its exit code. Its progress is shown, as is why it failed."""
     command = [str(program), *map(str, arguments), "--json"]
     print("  troupe " + " ".join(map(str, arguments)), file=log, flush=True)
-    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    with Child(command) as troupe:
+        said, _ = troupe.communicate()
     try:
-        return parse_answer(ended.stdout)
+        return parse_answer(said)
     except ValueError as why:
-        raise SystemExit(f"`troupe {arguments[0]}` {why} (exit code {ended.returncode}):\n{ended.stderr[-2000:]}") from why
+        raise Failed(f"`troupe {arguments[0]}` {why} (exit code {troupe.returncode})") from why
 
 
 def parse_answer(text):
@@ -64,6 +111,13 @@ def parse_answer(text):
     return answer
 
 
+def disagreement(what, answer, rows):
+    """Of an answer that says that something is wrong, where none of its rows does: that, in a list."""
+    if answer["ok"] or any(not row.get("ok", True) for row in rows):
+        return []
+    return [f"{what} says that something is wrong, and not what"]
+
+
 def gist(said):
     """Of what the VM's harness said: why, for a page; not what to do about it, and no paths of this machine."""
     lines = said.strip().splitlines() or ["it said nothing"]
@@ -72,9 +126,10 @@ def gist(said):
 
 
 def run_in_vm(options, log):
-    """Rows by "scenario, transport, VM"; why there are none, or not all; and what failed that may not."""
+    """Rows by "scenario, transport, VM"; why there are none, or not all; what failed that may not; and what of it is
+    missing for that."""
     if options.vm_rounds == 0:
-        return {}, "no VM: left out of " + ("a short run" if options.short else "this run"), []
+        return {}, "no VM: left out of " + ("a short run" if options.short else "this run"), [], []
     with tempfile.TemporaryDirectory(prefix="troupe-reliability-") as folder:
         lines = []
         for number, arguments in enumerate(IN_VM.values()):
@@ -83,15 +138,20 @@ def run_in_vm(options, log):
             command = shlex.join([str(pathlib.Path(options.program).resolve()), *map(str, words), "--json"])
             lines.append(f'{command} >"$OUT/{number}.json" 2>"$OUT/{number}.err"')
         bound = 120 + VM_ROUND_BOUND * options.vm_rounds
-        ended = subprocess.run([sys.executable, str(options.vm), "--timeout", str(bound), "--give-up", str(3 * bound), "--out",
-                                folder, "--", "bash", "-c", "\n".join([*lines, "true"])],
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        said = ""
+        with Child([sys.executable, str(options.vm), "--timeout", str(bound), "--give-up", str(3 * bound), "--out", folder,
+                    "--", "bash", "-c", "\n".join([*lines, "true"])], stderr=subprocess.STDOUT) as ended:
+            for line in ended.stdout:
+                said += line
+                if line.startswith("vm: "):
+                    print(f"  {line}", end="", file=log, flush=True)
+            ended.wait()
         if ended.returncode == NO_VM:
-            return {}, f"no VM: {gist(ended.stdout)}", []
-        rows, why, failures = {}, "not played here", []
+            return {}, f"no VM: {gist(said)}", [], []
+        rows, why, failures, wrong = {}, "not played here", [], []
         if ended.returncode != 0:
-            print(f"the VM ended with {ended.returncode}:\n{ended.stdout[-4000:]}", file=log, flush=True)
-            why = f"the VM ended: {gist(ended.stdout)}"
+            print(f"the VM ended with {ended.returncode}:\n{said[-4000:]}", file=log, flush=True)
+            why = f"the VM ended: {gist(said)}"
             failures.append(why)
         # What had been played by then is there all the same.
         for number, name in enumerate(IN_VM):
@@ -99,15 +159,16 @@ def run_in_vm(options, log):
             try:
                 answer = parse_answer(out.read_text() if out.exists() else "")
             except ValueError as broken:
-                said = err.read_text()[-2000:] if err.exists() else ""
-                print(f"`troupe faults` in the VM ({name}) {broken}:\n{said}", file=log, flush=True)
+                errors = err.read_text()[-2000:] if err.exists() else ""
+                print(f"`troupe faults` in the VM ({name}) {broken}:\n{errors}", file=log, flush=True)
                 if ended.returncode == 0:
                     failures.append(f"in the VM, {name}: `troupe faults` {broken}")
                 continue
+            wrong += disagreement(f"in the VM, {name}: `troupe faults`", answer, answer["scenarios"])
             for row in answer["scenarios"]:
                 row["scenario"] = f"{row['scenario']}, {name.split(',')[0]}, VM"
                 rows[row["scenario"]] = row
-        return rows, why, failures
+        return rows, why, failures + wrong, failures
 
 
 def figure(value, unit="ms"):
@@ -127,11 +188,12 @@ def at_most(value, bound):
 
 
 class Page:
-    """Rows of the table, and what may never be."""
+    """Rows of the table, what may never be, and why something that was to be measured was not."""
 
     def __init__(self):
         self.rows = []
         self.violations = []
+        self.missing = []
 
     def add(self, what, target, measured, met):
         self.rows.append((what, target, measured, met))
@@ -254,7 +316,9 @@ def measure_redis(page, options, log):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump([scenario], file)
         file.flush()
-        row = run(options.program, ["faults", "--file", file.name], log)["scenarios"][0]
+        answer = run(options.program, ["faults", "--file", file.name], log)
+    row = answer["scenarios"][0]
+    page.violations += disagreement(f"{row['scenario']}: `troupe faults`", answer, [row])
     target = "0 failed tasks on resolved segments; published again within 2 s of its return"
     what = f"Redis down for {options.redis_seconds} s under traffic"
     if page.scenario(row) is None:
@@ -268,6 +332,7 @@ def measure_redis(page, options, log):
 def measure_soak(page, options, log):
     report = run(options.program, ["soak", "--minutes", options.soak_minutes, "--seed", options.seed], log)
     page.violations += [f"soak: {violation}" for violation in report["violations"]]
+    page.violations += disagreement("soak", report, [{"ok": not report["violations"]}])
     mib = 1 / (1 << 20)
     process = report["process"]
     left_out = f"; left out: {', '.join(report['left_out'])}" if report["left_out"] else ""
@@ -281,6 +346,7 @@ def measure_soak(page, options, log):
 def measure_simulator(page, options, log):
     report = run(options.program, ["sim", "--first", options.seed, "--seeds", options.sim_seeds], log)
     page.violations += [f"simulator, seed {failure['seed']}: {failure['violation']}" for failure in report["failures"]]
+    page.violations += disagreement("simulator", report, [{"ok": not report["failures"]}])
     recorded, all_found = recorded_of_simulator()
     page.add("simulator", "no rule broken; every deliberate defect found within 500 seeds",
              f"{report['seeds']} seeds, {report['virtual_hours']:.2f} virtual hours, {len(report['failures'])} failures; "
@@ -319,8 +385,10 @@ def machine():
 
 def write_page(page, rows, soak, options, where, kind):
     words = {True: "met", NOT_ALL: NOT_ALL, False: "**missed**", None: "not measured"}
-    lines = ["# Reliability, measured", "",
-             "Written by `./dev reliability` (scripts/reliability.py): run it to have the figures of your machine. Times are from",
+    lines = ["# Reliability, measured", ""]
+    if page.missing:
+        lines += ["**This page is not whole**: " + "; ".join(page.missing) + ".", ""]
+    lines += ["Written by `./dev reliability` (scripts/reliability.py): run it to have the figures of your machine. Times are from",
              "real processes under real signals, dropped packets and verified traffic; [apps.md](apps.md#faults) says how each is",
              "taken. Over loopback and virtual links, so they say nothing of a network; in the VM ([rdma.md](rdma.md)) by Soft-RoCE",
              f"on emulated processors, many times as slow, in blocks of {VM_BLOCK} and, but for the scenarios of lost packets, with",
@@ -347,13 +415,19 @@ def write_page(page, rows, soak, options, where, kind):
         lines.append(f"| {row['scenario']} | {times(row, 'detect_ms')} | {times(row, 'all_ended_ms')} | "
                      f"{times(row, 'moved_ms')} | {times(row, 'recover_ms')} | {row['completed']} | {causes} | {row['wrong']} | {row['hung']} | "
                      f"{row['quarantined']} | {'ok' if row['ok'] else 'BROKEN'} |")
-    lines += ["", "## Soak", "", f"Seed {soak['seed']}, {soak['seconds']:.0f} s, {soak['bytes_per_second'] / 1e6:.0f} MB/s of "
-              "verified traffic.", "", "| fault | times | recover, ms |", "|---|---|---|"]
-    lines += [f"| {name} | {kind_of['times']} | {times(kind_of, 'recover_ms')} |" for name, kind_of in soak["kinds"].items()]
-    causes = ", ".join(f"{count} {cause}" for cause, count in soak["failed"].items()) or "none"
-    lines += ["", f"Operations that failed, each with its cause: {causes}.", "", "## Violations", ""]
+    lines += ["", "## Soak", ""]
+    if soak is None:
+        lines += ["Not measured."]
+    else:
+        lines += [f"Seed {soak['seed']}, {soak['seconds']:.0f} s, {soak['bytes_per_second'] / 1e6:.0f} MB/s of "
+                  "verified traffic.", "", "| fault | times | recover, ms |", "|---|---|---|"]
+        lines += [f"| {name} | {kind_of['times']} | {times(kind_of, 'recover_ms')} |" for name, kind_of in soak["kinds"].items()]
+        causes = ", ".join(f"{count} {cause}" for cause, count in soak["failed"].items()) or "none"
+        lines += ["", f"Operations that failed, each with its cause: {causes}."]
+    lines += ["", "## Violations", ""]
     lines += [f"* {violation}" for violation in page.violations] or ["None."]
-    pathlib.Path(where).write_text("\n".join(lines) + "\n")
+    where.parent.mkdir(parents=True, exist_ok=True)
+    where.write_text("\n".join(lines) + "\n")
 
 
 def parse():
@@ -371,7 +445,7 @@ def parse():
     parser.add_argument("--full", action="store_true", help="more of each: hours")
     parser.add_argument("--short", action="store_true", help="about a minute: whether all runs to its end")
     parser.add_argument("--strict", action="store_true", help="a target that is missed is a failure, too")
-    parser.add_argument("--out", default=ROOT / "docs/reliability.md", help="the page")
+    parser.add_argument("--out", type=pathlib.Path, default=PAGE, help="the page")
     options = parser.parse_args()
     usual = dict(rounds=5, vm_rounds=3, redis_seconds=10, soak_minutes=2, sim_seeds=2000)
     if options.short:
@@ -384,26 +458,104 @@ def parse():
     return options
 
 
+class Interrupted(BaseException):
+    """By a signal, whose number it has."""
+
+    def __init__(self, number):
+        super().__init__(number)
+        self.number = number
+
+
+def raise_interrupted_on_signals():
+    """What comes within a tenth of a second of the first is the same request: timeout(1) sends its signal to a process and
+    then to its group."""
+    first = None
+
+    def interrupt(number, _):
+        nonlocal first
+        now = time.monotonic()
+        if first is not None and now - first < 0.1:
+            return
+        first = first or now
+        raise Interrupted(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Ignored where a shell has started it in the background.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupt)
+
+
+class Measurement:
+    """Step by step, so that one that fails does not cost what the others brought."""
+
+    def __init__(self, options, log):
+        self.options, self.log = options, log
+        self.page = Page()
+        self.rows, self.soak = {}, None
+        self.no_vm = "not played here"
+
+    def measure(self):
+        """Interrupted: the page has what there was by then."""
+        try:
+            self.step("the scenarios", self.play_scenarios)
+            self.step("the VM", self.play_in_vm)
+        finally:
+            add_rows(self.page, self.rows, self.options, self.no_vm)
+        self.step("a Redis that is away", lambda: measure_redis(self.page, self.options, self.log))
+        self.step("the soak", self.play_soak)
+        self.step("the simulator", lambda: measure_simulator(self.page, self.options, self.log))
+
+    def step(self, what, play):
+        try:
+            play()
+        except Failed as why:
+            print(why, file=self.log, flush=True)
+            self.page.violations.append(f"{what}: {why}")
+            self.page.missing.append(f"{what}: {why}")
+        except Interrupted:
+            self.page.missing.append(f"it was interrupted during {what}")
+            raise
+
+    def play_scenarios(self):
+        options = self.options
+        names = SHORT if options.short else ["all"]
+        answer = run(options.program, ["faults", "--scenario", *names, "--rounds", options.rounds, "--seed", options.seed],
+                     self.log)
+        self.rows = {row["scenario"]: row for row in answer["scenarios"]}
+        self.page.violations += disagreement("`troupe faults`", answer, answer["scenarios"])
+
+    def play_in_vm(self):
+        in_vm, self.no_vm, failures, missing = run_in_vm(self.options, self.log)
+        self.rows.update(in_vm)
+        self.page.violations += failures
+        self.page.missing += missing
+
+    def play_soak(self):
+        self.soak = measure_soak(self.page, self.options, self.log)
+
+
 def main():
     options = parse()
-    log = sys.stderr
     kind = machine()
-    page = Page()
-    names = SHORT if options.short else ["all"]
-    rows = run(options.program, ["faults", "--scenario", *names, "--rounds", options.rounds, "--seed", options.seed], log)
-    rows = {row["scenario"]: row for row in rows["scenarios"]}
-    in_vm, no_vm, failures = run_in_vm(options, log)
-    rows.update(in_vm)
-    page.violations += failures
-    add_rows(page, rows, options, no_vm)
-    measure_redis(page, options, log)
-    soak = measure_soak(page, options, log)
-    measure_simulator(page, options, log)
-    write_page(page, rows, soak, options, options.out, kind)
+    raise_interrupted_on_signals()
+    measurement = Measurement(options, sys.stderr)
+    interrupted = None
+    try:
+        measurement.measure()
+    except Interrupted as by:
+        interrupted = by.number
+    page = measurement.page
+    # What is kept is replaced by what is whole alone.
+    where = INCOMPLETE_PAGE if page.missing and options.out.resolve() == PAGE else options.out
+    write_page(page, measurement.rows, measurement.soak, options, where, kind)
     for what, _, measured, met in page.rows:
         print(f"{ {True: 'met', NOT_ALL: 'met', False: 'MISSED', None: '-'}[met]:7} {what}: {measured}")
     for violation in page.violations:
         print(f"VIOLATION {violation}")
+    if page.missing:
+        print(f"NOT WHOLE, so written to {where}: {'; '.join(page.missing)}")
+    if interrupted is not None:
+        sys.exit(128 + interrupted)
     if page.violations or (options.strict and any(met is False for *_, met in page.rows)):
         sys.exit(1)
 

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -13,16 +16,44 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/faults/injection.h"
 #include "base/config.h"
 
 namespace troupe::apps::faults {
 
 namespace {
 
+/// What an action takes.
 struct ActionRule {
     std::string_view name;
-    std::string_view argument;  ///< What it takes, for people; empty: nothing.
+    std::string_view argument;  ///< For people; empty: nothing.
+    /// Whether an argument is one of those; null: the words of `argument`, which are separated by commas and "or".
+    Status (*check)(const std::string& argument) = nullptr;
 };
+
+/// Most of the short-lived targets of a step, and of bystanders: each is a process.
+constexpr unsigned kMostTargets = 1000;
+constexpr unsigned kMostBystanders = 256;
+
+Status notA(const std::string& argument) { return {Code::InvalidArgument, "not '" + argument + "'"}; }
+
+/// "5%", "0.1%", as tc takes it.
+Status checkPercentage(const std::string& argument) {
+    double percent = 0;
+    const char* const end = argument.data() + argument.size();
+    const auto [rest, error] = std::from_chars(argument.data(), end, percent);
+    const bool right = error == std::errc() && end - rest == 1 && *rest == '%' && percent >= 0 && percent <= 100;
+    return right ? Status::ok() : notA(argument);
+}
+
+Status checkTargets(const std::string& argument) {
+    unsigned count = 0;
+    const char* const end = argument.data() + argument.size();
+    const auto [rest, error] = std::from_chars(argument.data(), end, count);
+    return error == std::errc() && rest == end && count >= 1 && count <= kMostTargets ? Status::ok() : notA(argument);
+}
+
+Status checkInjection(const std::string& argument) { return injection(argument).status(); }
 
 // What Stage carries out.
 constexpr std::array kActions = {
@@ -33,19 +64,38 @@ constexpr std::array kActions = {
     ActionRule{"drop", "on or off"},
     ActionRule{"reset", "on or off"},
     ActionRule{"link", "down or up"},
-    ActionRule{"loss", "a percentage"},
+    ActionRule{"loss", "a percentage, as in 5%", checkPercentage},
     ActionRule{"rail", "down or up"},
     ActionRule{"device", "delete"},
     ActionRule{"files", "few or many"},
     ActionRule{"memory", "few or many"},
     ActionRule{"initiator", "start or kill"},
-    ActionRule{"peers", "a number of short-lived targets"},
+    ActionRule{"peers", "a number of short-lived targets, 1 to 1000", checkTargets},
     ActionRule{"open", "stopped"},
     ActionRule{"storm", "deadline, cancel, unregister or off"},
-    ActionRule{"inject", "a fault of the engine's own, or off"},
-    ActionRule{"remote", "a fault of the target's engine, or off"},
+    ActionRule{"inject", "a fault of the engine's own, or off", checkInjection},
+    ActionRule{"remote", "a fault of the target's engine, or off", checkInjection},
     ActionRule{"redis", "kill, start, stop, continue, forget, readonly, writable or slow"},
 };
+
+/// InvalidArgument names the choices.
+Status checkArgument(const ActionRule& rule, const std::string& argument) {
+    const Status wrong(Code::InvalidArgument, fmt::format("{} takes {}", rule.name, rule.argument));
+    if (rule.argument.empty() != argument.empty())
+        return rule.argument.empty() ? Status(Code::InvalidArgument, fmt::format("{} takes no argument", rule.name))
+                                     : wrong;
+    if (argument.empty()) return Status::ok();
+    if (rule.check != nullptr) {
+        const Status checked = rule.check(argument);
+        return checked ? checked : Status(wrong.code(), wrong.message() + "; " + checked.message());
+    }
+    std::istringstream words{std::string(rule.argument)};
+    for (std::string word; words >> word;) {
+        if (word.back() == ',') word.pop_back();
+        if (word != "or" && word == argument) return Status::ok();
+    }
+    return {wrong.code(), wrong.message() + ", not '" + argument + "'"};
+}
 
 std::string knownActions() {
     std::string all;
@@ -181,6 +231,60 @@ Status take(const nlohmann::json& object, const char* key, T& value) {
     return Status::ok();
 }
 
+/// Each is a setting with a value that it may have.
+Status checkSettings(const std::vector<std::string>& settings) {
+    ConfigLoader loader;
+    for (const std::string& setting : settings) {
+        const auto equals = setting.find('=');
+        if (equals == std::string::npos)
+            return {Code::InvalidArgument,
+                    "\"settings\" has \"" + setting + "\", which is no \"key=value\", as in \"tcp.lanes=2\""};
+        if (const Status set = loader.set(setting.substr(0, equals), setting.substr(equals + 1), "\"settings\""); !set)
+            return set;
+    }
+    return Status::ok();
+}
+
+/// Whether the steps can be done one after the other, with what the scenario says that it needs.
+Status checkSteps(const Scenario& scenario) {
+    const auto has = [&](Need need) {
+        return std::find(scenario.needs.begin(), scenario.needs.end(), need) != scenario.needs.end();
+    };
+    bool target_runs = true;
+    bool initiator_runs = false;
+    bool has_fault = false;
+    for (const Step& step : scenario.steps) {
+        const std::string& action = step.action;
+        const auto refuse = [&](const std::string& why) {
+            return Status(Code::InvalidArgument,
+                          fmt::format("step \"{} {}{}{}\": {}", step.kind == Step::Kind::Fault ? "fault" : "heal",
+                                      action, step.argument.empty() ? "" : " ", step.argument, why));
+        };
+        const auto needs = [&](const char* what) {
+            return refuse(fmt::format("it needs {}, which \"needs\" does not have", what));
+        };
+        if (step.kind == Step::Kind::Run) continue;
+        if (step.kind == Step::Kind::Control) {
+            if (has_fault) return {Code::InvalidArgument, "step \"control\": it comes before the first fault"};
+            continue;
+        }
+        has_fault = has_fault || step.kind == Step::Kind::Fault;
+        if ((action == "drop" || action == "reset") && !has(Need::Network)) return needs("\"network\"");
+        if ((action == "link" || action == "loss") && !has(Need::Network) && !has(Need::Rails))
+            return needs("\"network\" (by RDMA \"rails\" will do)");
+        if ((action == "rail" || action == "device") && !has(Need::Rails)) return needs("\"rails\"");
+        if (action == "redis" && !has(Need::Redis)) return needs("\"redis\"");
+        if ((action == "stop" || action == "continue" || action == "files" || action == "memory") && !target_runs)
+            return refuse("the target was killed and not started again");
+        if (action == "kill" || action == "start") target_runs = action == "start";
+        if (action != "initiator") continue;
+        if (scenario.bystanders == 0) return refuse("it works on a bystander, and \"bystanders\" is 0");
+        if (initiator_runs == (step.argument == "start")) return refuse("it is start, and then kill");
+        initiator_runs = !initiator_runs;
+    }
+    return Status::ok();
+}
+
 Result<Scenario> readScenario(const nlohmann::json& object) {
     if (!object.is_object()) return {Code::InvalidArgument, "not a JSON object: " + object.dump().substr(0, 80)};
     static constexpr std::array kKeys = {"name",        "about",    "needs",      "settings", "deadline",
@@ -200,6 +304,12 @@ Result<Scenario> readScenario(const nlohmann::json& object) {
           take(object, "bystanders", scenario.bystanders), take(object, "steps", steps)})
         if (!taken) return taken;
     if (scenario.name.empty()) return {Code::InvalidArgument, "a scenario without a \"name\""};
+    // As a number without a sign -1 would be four thousand million.
+    if (object.contains("bystanders") &&
+        (!object["bystanders"].is_number_unsigned() || object["bystanders"].get<std::uint64_t>() > kMostBystanders))
+        return {Code::InvalidArgument, fmt::format("\"bystanders\" is {}; it is a whole number, {} at most",
+                                                   object["bystanders"].dump().substr(0, 80), kMostBystanders)};
+    if (const Status known = checkSettings(scenario.settings); !known) return known;
     for (const std::string& need : needs) {
         static constexpr std::array kNeeds = {Need::Network, Need::Rails, Need::Redis};
         const auto known = std::find_if(kNeeds.begin(), kNeeds.end(), [&](Need each) { return need == nameOf(each); });
@@ -224,6 +334,7 @@ Result<Scenario> readScenario(const nlohmann::json& object) {
         if (!step) return step.status();
         scenario.steps.push_back(std::move(*step));
     }
+    if (const Status possible = checkSteps(scenario); !possible) return possible;
     return scenario;
 }
 
@@ -284,9 +395,7 @@ Result<Step> parseStep(const std::string& line) {
     const auto rule =
         std::find_if(kActions.begin(), kActions.end(), [&](const auto& each) { return each.name == step.action; });
     if (rule == kActions.end()) return refuse("no such action; there are " + knownActions());
-    if (rule->argument.empty() != step.argument.empty())
-        return refuse(rule->argument.empty() ? step.action + " takes no argument"
-                                             : step.action + " takes " + std::string(rule->argument));
+    if (const Status right = checkArgument(*rule, step.argument); !right) return refuse(right.message());
     return step;
 }
 
@@ -297,12 +406,21 @@ const std::vector<Scenario>& builtinScenarios() {
 
 Result<std::vector<Scenario>> loadScenarios(const std::string& path) {
     const std::string origin = "scenario file " + path;
+    // A stream over a directory opens, and its buffer throws at the first read.
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored))
+        return {Code::InvalidArgument, origin + ": it is a directory; give a file"};
     errno = 0;
     std::ifstream file(path);
     if (!file)
         return {errno == ENOENT ? Code::NotFound : Code::InvalidArgument,
                 fmt::format("{}: {}", origin, std::strerror(errno))};
-    const auto json = nlohmann::json::parse(file, nullptr, false);
+    nlohmann::json json;
+    try {
+        json = nlohmann::json::parse(file, nullptr, false);
+    } catch (const std::ios_base::failure& error) {
+        return {Code::InvalidArgument, fmt::format("{}: it cannot be read: {}", origin, error.what())};
+    }
     if (!json.is_array() || json.empty())
         return {Code::InvalidArgument, origin + ": it is not a JSON array of scenarios"};
     std::vector<Scenario> all;

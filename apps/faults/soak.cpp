@@ -16,10 +16,6 @@ constexpr std::chrono::milliseconds kLongestAct{300'000};
 constexpr std::chrono::milliseconds kShortestAct{4'000};
 constexpr std::size_t kMostViolations = 20;
 
-bool cannotRun(const Status& status) {
-    return status.code() == Code::AccessDenied || status.code() == Code::NotFound || status.code() == Code::Unsupported;
-}
-
 }  // namespace
 
 Soak::Soak(const Options& options, std::function<bool(const std::string&)> tick)
@@ -91,7 +87,7 @@ Status Soak::play(Kind kind, TimePoint until) {
     now_playing_ = "the scene is set";
     Stage stage(scene, options, [this] { return tick_(now_playing_); });
     if (const Status open = stage.open(); !open) {
-        if (need.empty() || !cannotRun(open)) return open;
+        if (need.empty() || !stage.machineLacks()) return open;
         report_.left_out[need] = open.message();
         return Status::ok();
     }
@@ -138,8 +134,8 @@ Status Soak::playEpisodes(Kind kind, Stage& stage, TimePoint until) {
         now_playing_ = episode.name;
         stage.beginAnother();
         const Status played = carryOut(episode, stage);
-        if (played.code() == Code::Unsupported) {
-            // Nothing was broken: the machine has not what it takes, a module of the kernel for one.
+        if (!played && stage.machineLacks()) {
+            // A module of the kernel, for one; nothing was broken.
             report_.left_out[episode.name] = played.message();
             continue;
         }

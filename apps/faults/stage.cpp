@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,17 @@ constexpr std::chrono::seconds kSettleSlack{2};
 
 double perSecond(std::uint64_t bytes, Duration time) {
     return time <= Duration::zero() ? 0 : static_cast<double>(bytes) / std::chrono::duration<double>(time).count();
+}
+
+/// Codes with which a machine refuses what it does not have, or not to this user. Engines have them, too.
+bool isRefusal(const Status& status) {
+    return status.code() == Code::AccessDenied || status.code() == Code::NotFound || status.code() == Code::Unsupported;
+}
+
+/// The machine alone carries it out; no engine is asked.
+bool isOfMachine(const Step& step) {
+    static constexpr std::array kActions = {"drop", "reset", "link", "loss", "rail", "device", "files", "memory"};
+    return std::find(kActions.begin(), kActions.end(), step.action) != kActions.end();
 }
 
 double lostShare(double before, double during) { return before <= 0 ? 0 : 1 - during / before; }
@@ -69,6 +81,7 @@ void Stage::beginAnother() {
     fault_at_.reset();
     healed_at_.reset();
     round_.recovered.reset();
+    has_broken_ = false;
 }
 
 Status Stage::settle() {
@@ -124,7 +137,10 @@ Status Stage::meetNeeds() {
 }
 
 Status Stage::open() {
-    if (const Status met = meetNeeds(); !met) return met;
+    if (const Status met = meetNeeds(); !met) {
+        machine_lacks_ = isRefusal(met);
+        return met;
+    }
     EngineArguments arguments = options_.engine;
     std::vector<std::string>& settings = arguments.common.settings;
     settings.insert(settings.begin(), scenario_.settings.begin(), scenario_.settings.end());
@@ -348,7 +364,12 @@ Status Stage::carryOut(const Step& step) {
     const TimePoint began = Clock::now();
     const std::uint64_t bytes = peers_.front().traffic->tally().bytes;
     const std::uint64_t bystander_bytes = bystanderBytes();
-    if (const Status done = act(step); !done) return done.withContext(step.action + " " + step.argument);
+    if (const Status done = act(step); !done) {
+        // A module of the kernel, say, is missing from the begin on, whatever else was broken before.
+        machine_lacks_ = isOfMachine(step) && isRefusal(done) && (!has_broken_ || done.code() == Code::Unsupported);
+        return done.withContext(step.argument.empty() ? step.action : step.action + " " + step.argument);
+    }
+    has_broken_ = has_broken_ || step.kind == Step::Kind::Fault;
     if (first_fault && step.action == "rail") {
         // Until the program that takes the link down has ended all goes on as before.
         noteFault();

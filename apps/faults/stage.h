@@ -69,6 +69,9 @@ class Stage {
     Tally tally() const;
     /// Of the fault that began last.
     std::optional<Duration> recovery() const;
+    /// Of the last error of run, open or perform: this machine lacks what it takes (root, a redis-server, a module of
+    /// the kernel), and nothing had been broken yet. Else what went wrong may be the engine's fault.
+    bool machineLacks() const { return machine_lacks_; }
     /// A target that nothing happens to; null without bystanders.
     const Target* bystander() const { return peers_.size() > 1 ? peers_.back().target.get() : nullptr; }
 
@@ -129,6 +132,8 @@ class Stage {
     std::span<std::byte> memory_;
     std::vector<Peer> peers_;  ///< The first is the victim.
     std::optional<ChildProcess> initiator_;
+    bool machine_lacks_ = false;
+    bool has_broken_ = false;  ///< A step broke something, since the begin or beginAnother.
     bool unregisters_ = false;
     TimePoint next_unregister_{};
     TimePoint next_look_{};

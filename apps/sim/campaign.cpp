@@ -1,5 +1,7 @@
 #include "apps/sim/campaign.h"
 
+#include <fmt/format.h>
+
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
@@ -42,9 +44,17 @@ Campaign runCampaign(std::uint64_t first, std::uint64_t count, std::size_t most_
         campaign.virtual_seconds += outcome.virtual_seconds;
         campaign.steps += outcome.steps;
         for (const auto& [what, times] : outcome.counts) campaign.counts[what] += times;
-        if (outcome.violation) campaign.failures.push_back(simulate(*system, first + i, true));
+        if (outcome.violation) campaign.failures.push_back(withTrace(outcome, simulate(*system, first + i, true)));
     }
     return campaign;
+}
+
+Outcome withTrace(const Outcome& first, Outcome again) {
+    if (again.violation == first.violation) return again;
+    again.violation = fmt::format("{} (its trace is of a second run, which {}: two runs of a seed must not differ)",
+                                  first.violation.value_or("no rule was broken"),
+                                  again.violation ? "broke another rule: " + *again.violation : "broke none");
+    return again;
 }
 
 Outcome replay(std::uint64_t seed) {

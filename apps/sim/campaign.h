@@ -25,6 +25,10 @@ struct Campaign {
 Campaign runCampaign(std::uint64_t first, std::uint64_t count, std::size_t most_failures,
                      const std::function<bool(const Campaign&)>& go_on);
 
+/// A seed's second run, which has the trace, with what the first one violated: it stays violated though the second may
+/// have gone another way, and then says so.
+Outcome withTrace(const Outcome& first, Outcome again);
+
 /// One seed, with its trace.
 Outcome replay(std::uint64_t seed);
 

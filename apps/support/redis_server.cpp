@@ -118,12 +118,17 @@ Status RedisServer::launch() {
         arguments.push_back(socketPath());
     }
     arguments.insert(arguments.end(), options_.arguments.begin(), options_.arguments.end());
-    auto child = ChildProcess::start(arguments);
+    // Whatever ends this process, nobody would end the server then.
+    auto child = ChildProcess::start(arguments, {.stderr_path = {}, .environment = {}, .dies_with_us = true});
     if (!child) return child.status();
     child_.emplace(std::move(*child));
     const TimePoint limit = Clock::now() + kPatience;
     // Nothing says when it listens.
     while (!command({"PING"})) {
+        if (const auto ended = child_->wait(std::chrono::milliseconds(0))) {
+            child_.reset();
+            return {Code::Internal, fmt::format("redis-server ended with {}: {}", *ended, log())};
+        }
         if (Clock::now() > limit) return {Code::Timeout, "redis-server did not start in time: " + log()};
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -173,7 +178,8 @@ Result<std::unique_ptr<RedisSentinel>> RedisSentinel::start(std::uint16_t master
         "port {}\nbind 127.0.0.1\ndir {}\nlogfile {}/log\nsentinel monitor main 127.0.0.1 {} 1\n"
         "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000\n",
         *port, at, at, master_port);
-    auto child = ChildProcess::start({linkedProgram(at, "redis-sentinel"), config});
+    auto child = ChildProcess::start({linkedProgram(at, "redis-sentinel"), config},
+                                     {.stderr_path = {}, .environment = {}, .dies_with_us = true});
     if (!child) return child.status();
     sentinel->child_.emplace(std::move(*child));
     return sentinel;

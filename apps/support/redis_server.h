@@ -13,8 +13,9 @@
 
 namespace troupe::apps {
 
-/// A real redis-server on a port of its own, without persistence unless told so; killed with it. Needs the package
-/// redis-tools. For the faults, the benchmark and the tests. One thread.
+/// A real redis-server on a port of its own, without persistence unless told so; killed with it, and with the thread
+/// that started it, however that ends. Needs the package redis-tools. For the faults, the benchmark and the tests. One
+/// thread.
 class RedisServer {
   public:
     struct Options {
@@ -42,7 +43,7 @@ class RedisServer {
     /// For the next launch; `password` at once.
     Options& options() { return options_; }
 
-    /// On its port again. Nothing when it runs.
+    /// On its port again. Nothing when it runs. Internal: it ended at once; the message has its log.
     Status launch();
     void kill();
     /// SIGSTOP and SIGCONT.
@@ -65,7 +66,8 @@ class RedisServer {
     std::optional<ChildProcess> child_;
 };
 
-/// A real redis-sentinel that watches one master as "main", and fails over soon. Killed with it.
+/// A real redis-sentinel that watches one master as "main", and fails over soon. Killed with it, and with the thread
+/// that started it.
 class RedisSentinel {
   public:
     static Result<std::unique_ptr<RedisSentinel>> start(std::uint16_t master_port);

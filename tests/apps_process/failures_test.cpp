@@ -561,5 +561,63 @@ TEST(Benchmark, RowsThatCannotBeKeptAreRefusedBeforeAnythingIsMeasured) {
     std::filesystem::remove(out);
 }
 
+/// A file of rows that is gone at the end.
+class RowsFile {
+  public:
+    RowsFile() { std::ofstream(path_) << R"([{"name": "another.row", "value": 1}])"; }
+    ~RowsFile() { std::filesystem::remove(path_); }
+    RowsFile(const RowsFile&) = delete;
+    RowsFile& operator=(const RowsFile&) = delete;
+
+    const std::string& path() const { return path_; }
+    std::string text() const {
+        std::ifstream file(path_);
+        std::ostringstream text;
+        text << file.rdbuf();
+        return text.str();
+    }
+
+  private:
+    const std::string path_ = testing::TempDir() + "troupe_rows_there_" + std::to_string(::getpid()) + ".json";
+};
+
+TEST(Benchmark, RowsOfOtherNamesStayInItsFile) {
+    const RowsFile rows;
+    auto child = ChildProcess::start({TROUPE_BENCH, "--quick", "engine.latency", "--out", rows.path()});
+    ASSERT_TRUE(child);
+    const auto out = child->readAll(kPatience);
+    EXPECT_EQ(*child->wait(kPatience), 0);
+    EXPECT_THAT(rows.text(), testing::AllOf(HasSubstr("another.row"), HasSubstr("engine.latency")));
+    EXPECT_THAT(*out, testing::EndsWith("written to " + rows.path() + "\n"));
+}
+
+TEST(Benchmark, AFileThatCannotBeWrittenIsRefusedBeforeAnythingIsMeasured) {
+    const RowsFile rows;
+    const std::string nothing = rows.path() + ".txt";
+    std::ofstream(nothing) << "what somebody else wrote";
+    for (const std::string& out : {testing::TempDir(), rows.path() + "/below/a/file.json", nothing}) {
+        auto child = ChildProcess::start({TROUPE_BENCH, "--quick", "engine.latency", "--out", out});
+        ASSERT_TRUE(child);
+        const auto said = child->readAll(kPatience);
+        EXPECT_EQ(*child->wait(kPatience), 2) << out;
+        EXPECT_EQ(*said, "") << out;
+    }
+    std::filesystem::remove(nothing);
+}
+
+TEST(Benchmark, ASignalEndsItBetweenTwoMeasurementsAndWhatThereIsIsWritten) {
+    const RowsFile rows;
+    auto child = ChildProcess::start(
+        {TROUPE_BENCH, "--repeat", "1000", "--seconds", "0.05", "engine.latency", "--out", rows.path()});
+    ASSERT_TRUE(child);
+    // The head of the table: it has begun.
+    ASSERT_TRUE(child->readLine(kPatience));
+    child->signal(SIGTERM);
+    const auto out = child->readAll(kPatience);
+    EXPECT_EQ(*child->wait(kPatience), 0);
+    EXPECT_THAT(*out, HasSubstr("stopped by a signal"));
+    EXPECT_THAT(rows.text(), HasSubstr("another.row"));
+}
+
 }  // namespace
 }  // namespace troupe::apps

@@ -41,7 +41,16 @@ TEST(FaultStep, SaysWhatIsWrongWithALine) {
                                                                     {"fault explode", "there are kill, start"},
                                                                     {"fault kill now", "kill takes no argument"},
                                                                     {"fault drop", "drop takes on or off"},
-                                                                    {"fault drop on now", "it is \"run TIME\""}}) {
+                                                                    {"fault drop on now", "it is \"run TIME\""},
+                                                                    {"fault drop maybe", "on or off, not 'maybe'"},
+                                                                    {"fault redis or", "readonly, writable or slow"},
+                                                                    {"fault storm rain", "cancel, unregister or off"},
+                                                                    {"fault loss much", "as in 5%; not 'much'"},
+                                                                    {"fault loss 101%", "as in 5%; not '101%'"},
+                                                                    {"fault peers few", "1 to 1000; not 'few'"},
+                                                                    {"fault peers 0", "1 to 1000; not '0'"},
+                                                                    {"fault inject pots", "it is posts, late-posts"},
+                                                                    {"fault remote pots", "it is posts"}}) {
         const auto step = parseStep(line);
         ASSERT_FALSE(step) << line;
         EXPECT_EQ(step.status().code(), Code::InvalidArgument);
@@ -134,7 +143,19 @@ TEST_F(ScenarioFile, OneThatIsWrongSaysWhichScenarioAndWhy) {
              {R"({"name": "x", "steps": ["run 1ms"], "bystanders": "many"})", "\"bystanders\" is"},
              {R"({"name": "x", "steps": ["run 1ms"], "needs": ["gpu"]})", "\"gpu\"; there are"},
              {R"({"name": "x", "steps": ["run 1ms"], "deadline": "soon"})", "\"deadline\""},
-             {R"({"name": "x", "steps": ["run 1ms"], "ends_within": "soon"})", "\"ends_within\""}}) {
+             {R"({"name": "x", "steps": ["run 1ms"], "ends_within": "soon"})", "\"ends_within\""},
+             {R"({"name": "x", "steps": ["run 1ms"], "bystanders": -1})", "whole number, 256 at most"},
+             {R"({"name": "x", "steps": ["run 1ms"], "bystanders": 257})", "whole number, 256 at most"},
+             {R"({"name": "x", "steps": ["run 1ms"], "settings": ["tcp.lanes"]})", "no \"key=value\""},
+             {R"({"name": "x", "steps": ["run 1ms"], "settings": ["tcp.lane=2"]})", "tcp.lanes"},
+             {R"({"name": "x", "steps": ["run 1ms"], "settings": ["tcp.lanes=many"]})", "many"},
+             {R"({"name": "x", "steps": ["fault link down"]})", "\"fault link down\": it needs \"network\""},
+             {R"({"name": "x", "steps": ["fault rail down"], "needs": ["network"]})", "it needs \"rails\""},
+             {R"({"name": "x", "steps": ["heal redis start"]})", "it needs \"redis\""},
+             {R"({"name": "x", "steps": ["fault kill", "fault stop"]})", "the target was killed"},
+             {R"({"name": "x", "steps": ["fault kill", "control 1s"]})", "before the first fault"},
+             {R"({"name": "x", "steps": ["fault initiator start"]})", "\"bystanders\" is 0"},
+             {R"({"name": "x", "steps": ["fault initiator kill"], "bystanders": 1})", "start, and then kill"}}) {
         const auto all = load(fmt::format("[{}, {}]", good, bad));
         ASSERT_FALSE(all) << bad;
         EXPECT_EQ(all.status().code(), Code::InvalidArgument);
@@ -144,6 +165,9 @@ TEST_F(ScenarioFile, OneThatIsWrongSaysWhichScenarioAndWhy) {
     EXPECT_FALSE(load("{"));
     EXPECT_FALSE(load("[]"));
     EXPECT_EQ(loadScenarios("/no/such/file").status().code(), Code::NotFound);
+    const Status folder = loadScenarios(std::filesystem::temp_directory_path()).status();
+    EXPECT_EQ(folder.code(), Code::InvalidArgument);
+    EXPECT_THAT(folder.message(), HasSubstr(std::filesystem::temp_directory_path().string() + ": it is a directory"));
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ $bb mount -t sysfs sysfs /new/sys
 $bb mount -t devtmpfs devtmpfs /new/dev
 $bb mkdir -p /new/dev/shm /new/dev/pts
 $bb mount -t tmpfs tmpfs /new/dev/shm
-$bb mount -o move /out /new/mnt
-$bb chroot /new /bin/bash -c 'set -a; . /mnt/environment; set +a; exec /bin/bash "$VM_SETUP/guest.sh"'
+# Nor may it lie over the tree.
+$bb mkdir -p /new/run/troupe-vm
+$bb mount -o move /out /new/run/troupe-vm
+$bb chroot /new /bin/bash -c 'set -a; . /run/troupe-vm/environment; set +a; exec /bin/bash "$VM_SETUP/guest.sh"'
 $bb sync
 $bb poweroff -f

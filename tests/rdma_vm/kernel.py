@@ -42,7 +42,8 @@ def find(roots=("/", UNPACKED)):
 
 def call(*command, **options):
     try:
-        done = subprocess.run(command, capture_output=True, text=True, **options)
+        # Whatever the user speaks: what apt says is read.
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, **options)
     except OSError as error:
         raise NoKernel(f"cannot run {command[0]}: {error.strerror}") from error
     if done.returncode != 0:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +42,20 @@ class Harness(unittest.TestCase):
                 self.assertIn(device, ran.stdout)
             self.assertIn("Read-only file system", ran.stdout)
             self.assertEqual((pathlib.Path(out) / "file").read_text(), "kept\n")
+
+    @unittest.skipUnless(os.access("/mnt", os.W_OK), "/mnt may not be written")
+    def test_a_tree_below_mnt_is_seen_in_the_guest(self):
+        with tempfile.TemporaryDirectory(dir="/mnt", prefix="troupe-vm-test-") as tree:
+            shutil.copytree(VM.parent, f"{tree}/tests/rdma_vm")
+            # The kernel is taken from where it lies already.
+            script = f"import kernel, pathlib; kernel.UNPACKED = pathlib.Path({str(kernel.UNPACKED)!r}); "
+            script += "kernel.find.__defaults__ = (('/', kernel.UNPACKED),); import vm, sys; sys.exit(vm.main())"
+            ran = subprocess.run([sys.executable, "-c", script, "--out", f"{tree}/out", "--", "bash", "-c",
+                                  f"ls {tree}/tests/rdma_vm && echo kept >$OUT/file"], text=True, capture_output=True,
+                                 cwd=f"{tree}/tests/rdma_vm")
+            self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+            self.assertIn("guest.sh", ran.stdout)
+            self.assertEqual(pathlib.Path(f"{tree}/out/file").read_text(), "kept\n")
 
     def test_a_panic_is_a_failure_that_shows_the_console(self):
         ran = vm("--", "bash", "-c", "echo before; sleep 1; echo c >/proc/sysrq-trigger; sleep 60")
@@ -149,6 +164,17 @@ class Harness(unittest.TestCase):
             modules.mkdir(parents=True)
             (modules / "rdma_rxe.ko.xz").touch()
             self.assertEqual(kernel.find([nothing, root]), (f"{root}/boot/vmlinuz-9.9", "9.9", root))
+
+    def test_the_kernel_of_the_day_is_known_in_every_language(self):
+        with tempfile.TemporaryDirectory() as folder:
+            apt = pathlib.Path(folder) / "apt-cache"
+            apt.write_text("#!/bin/sh\ncase $LC_ALL in C) word=Depends ;; *) word='D\u00e9pend' ;; esac\n"
+                           "echo linux-image-amd64\necho \"  $word: linux-image-6.1.0-9-amd64\"\n")
+            apt.chmod(0o755)
+            environment = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", LC_ALL="fr_FR.UTF-8")
+            ran = subprocess.run([sys.executable, "-c", "import kernel; print(kernel.kernel_package())"], text=True,
+                                 capture_output=True, env=environment, cwd=VM.parent)
+            self.assertEqual(ran.stdout, "linux-image-6.1.0-9-amd64\n", ran.stderr)
 
     def test_a_kernel_that_cannot_be_fetched_is_a_failure_with_its_reason(self):
         environment = dict(os.environ, PATH="/nowhere")

@@ -184,7 +184,7 @@ class Words(unittest.TestCase):
     def built(self, name):
         """A program that was built before, and says what it is asked."""
         program = self.machine.tree / "build/release/bin" / name
-        program.parent.mkdir(parents=True)
+        program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f'#!/bin/sh\necho "{name} is asked $*"\n')
         program.chmod(0o755)
 
@@ -230,6 +230,43 @@ if "--keep" in words:
             self.assertEqual(self.machine.code, 0, self.machine.said)
             self.assertEqual((self.machine.tree / file).read_text(), passed)
 
+    def test_files_are_of_where_the_caller_stands(self):
+        for name in ("cmake", "setarch"):
+            (self.machine.root / "bin" / name).write_text("#!/bin/sh\nexit 0\n")
+        for name in ("troupe", "troupe_bench"):
+            self.built(name)
+            program = self.machine.tree / "build/release/bin" / name
+            program.write_text(program.read_text() + "pwd\n")
+        (self.machine.tree / "build/vm-kernel").mkdir()
+        vm = "import os, sys; print('vm is asked', *sys.argv[1:]); print(os.getcwd())"
+        (self.machine.tree / "tests/rdma_vm/kernel.py").write_text("")
+        (self.machine.tree / "tests/rdma_vm/vm.py").write_text(vm)
+        (self.machine.tree / "scripts/reliability.py").write_text(vm.replace("vm is", "reliability is"))
+        elsewhere = self.machine.root / "elsewhere"
+        elsewhere.mkdir()
+        self.machine.program, self.machine.folder = str(self.machine.tree / "dev"), elsewhere
+        kept = f"--out {self.machine.tree}/build/bench.json"
+        for words, said in ((("bench", "row"), f"troupe_bench is asked {kept} row"),
+                            (("bench", "--out", "mine.json"), "troupe_bench is asked --out mine.json"),
+                            (("bench", "--out=mine.json"), "troupe_bench is asked --out=mine.json"),
+                            (("demo", "--trace", "t"), "troupe is asked demo --trace t"),
+                            (("demo", "--help"), "troupe is asked demo --help"),
+                            (("sim", "--json"), "troupe is asked sim --json"),
+                            (("reliability", "--short", "--out", "p"), "reliability is asked --short --out p"),
+                            (("vm", "--", "./mine"), "vm is asked -- ./mine")):
+            self.machine.dev(*words)
+            self.assertEqual(self.machine.code, 0, self.machine.said)
+            self.assertEqual(self.machine.said.splitlines()[-2:], [said, str(elsewhere)], words)
+        # It is the tree that is built, and what is measured in the VM goes where the caller says.
+        (elsewhere / "old.json").write_text("old")
+        self.machine.dev("bench", "--rdma", "--out", "no/such/file.json")
+        self.assertIn(f"{elsewhere}/no/such/file.json: there is no such folder", self.machine.said)
+        self.machine.dev("bench", "--rdma", "--keep", "old.json")
+        self.assertEqual((self.machine.tree / "build/bench-rdma-kept.json").read_text(), "old")
+        self.machine.folder = self.machine.tree
+        self.machine.dev("bench", "row")
+        self.assertIn("troupe_bench is asked row", self.machine.said)
+
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_a_tree_that_cannot_be_written_is_said(self):
         self.machine.tree.chmod(0o555)
@@ -238,6 +275,56 @@ if "--keep" in words:
             said = self.refused(command)
             self.assertEqual(len(said.splitlines()), 1, said)
             self.assertIn("build in a copy of your own", said)
+
+
+# As far as a tree is configured, and what it compiles with.
+CMAKE = """
+echo "cmake $* with CCACHE_DIR=$CCACHE_DIR" >>"$WORLD/log"
+[ "$1" = --preset ] || exit 0
+cache=build/$2/CMakeCache.txt
+mkdir -p "build/$2"
+if [ -e "$cache" ] && ! grep -qx "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache"; then
+    echo "the source does not match the one that the cache was made for"
+    exit 1
+fi
+echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" >"$cache"
+touch "build/$2/build.ninja"
+"""
+
+
+class Trees(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.machine = Machine(folder.name)
+        (self.machine.root / "bin/cmake").write_text("#!/bin/sh\n" + CMAKE)
+
+    def build(self):
+        """The calls of cmake."""
+        self.machine.dev("build")
+        self.assertEqual(self.machine.code, 0, self.machine.said)
+        return [line for line in (self.machine.root / "log").read_text().splitlines() if line.startswith("cmake")]
+
+    def test_a_tree_that_was_moved_or_copied_is_configured_anew(self):
+        self.assertEqual(len(self.build()), 2)
+        self.assertEqual(len(self.build()), 1, "nothing has changed")
+        for change in (lambda old, new: old.rename(new), lambda old, new: shutil.copytree(old, new)):
+            new = self.machine.tree.with_name(self.machine.tree.name + "-new")
+            change(self.machine.tree, new)
+            self.machine.tree = self.machine.folder = new
+            self.assertEqual(len(self.build()), 2, self.machine.said)
+            self.assertIn(f"={new}\n", (new / "build/release/CMakeCache.txt").read_text())
+            self.assertEqual(len(self.build()), 1)
+
+    def test_without_a_home_that_ccache_can_write_it_has_one_in_the_tree(self):
+        ccache = self.machine.root / "bin/ccache"
+        usable = self.machine.root / "home/cache"
+        for folder, used in ((usable, ""), ("/proc/nothing/cache", f"{self.machine.tree}/build/ccache"),
+                             ("", f"{self.machine.tree}/build/ccache")):
+            ccache.write_text(f"#!/bin/sh\necho {folder}\n")
+            ccache.chmod(0o755)
+            for call in self.build():
+                self.assertTrue(call.endswith(f" with CCACHE_DIR={used}"), call)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,37 @@
 
 import json
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/reliability.py"
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT = REPOSITORY / "scripts/reliability.py"
 
 # Every scenario took the same; `world.json` beside it says what a row has that is different.
 TROUPE = """#!/usr/bin/env python3
-import json, os, pathlib, sys
+import json, os, pathlib, signal, sys, time
 words = sys.argv[1:]
-world = json.loads((pathlib.Path(__file__).parent / "world.json").read_text())
+here = pathlib.Path(__file__).parent
+world = json.loads((here / "world.json").read_text())
+print("progress of", words[0], file=sys.stderr)
+if words[0] in world.get("silent", []):
+    sys.exit(3)
+if words[0] == world.get("endless"):
+    # Takes away what it made when it is told to end, which takes its time, and is not told twice.
+    told = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.append(1))
+    (here / "begun").touch()
+    while not told:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    (here / "ended").write_text(str(len(told)))
+    sys.exit(0)
 def value(name):
     rest = words[words.index(name) + 1:]
     end = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
@@ -32,7 +51,8 @@ if words[0] == "faults":
         names = ["target-kill", "target-stop", "open-stopped", "loss"]
     transport = value("--transport")[0] if "--transport" in words else "tcp"
     rows = [row(name, transport) for name in names]
-    print(json.dumps({"ok": True, "scenarios": rows}))
+    ok = all(row.get("ok", True) for row in rows) and "wrong" not in world
+    print(json.dumps({"ok": ok, "scenarios": rows}))
 elif words[0] == "soak":
     process = dict.fromkeys(["memory_bytes_before", "memory_bytes_after", "descriptors_before", "descriptors_after"], 8)
     print(json.dumps({"ok": True, "violations": [], "process": process, "left_out": {}, "faults": 1, "completed": 1,
@@ -55,19 +75,29 @@ sys.exit(69)
 
 
 class PageOfReliability(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+
+    def command(self, vm, world, *options, script=SCRIPT):
+        (self.root / "world.json").write_text(json.dumps(world or {}))
+        (self.root / "vm.py").write_text(vm)
+        program = self.root / "troupe"
+        program.write_text(TROUPE)
+        program.chmod(0o755)
+        return [sys.executable, str(script), "--program", str(program), "--vm", str(self.root / "vm.py"), *options]
+
     def measured(self, vm, world=None, *options, code=0):
         """The rows of the first table: what, target, measured, and whether it was met."""
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder)
-            (root / "world.json").write_text(json.dumps(world or {}))
-            (root / "vm.py").write_text(vm)
-            program = root / "troupe"
-            program.write_text(TROUPE)
-            program.chmod(0o755)
-            ended = subprocess.run([sys.executable, str(SCRIPT), "--program", str(program), "--vm", str(root / "vm.py"),
-                                    "--out", str(root / "page.md"), *options], text=True, capture_output=True)
-            self.assertEqual(ended.returncode, code, ended.stdout + ended.stderr)
-            self.page = (root / "page.md").read_text()
+        ended = subprocess.run(self.command(vm, world, "--out", str(self.root / "page.md"), *options), text=True,
+                               capture_output=True)
+        self.said = ended.stdout + ended.stderr
+        self.assertEqual(ended.returncode, code, self.said)
+        self.page = (self.root / "page.md").read_text()
+        return self.rows()
+
+    def rows(self):
         table = self.page.split("|---|---|---|---|\n")[1].split("\n\n")[0]
         return {row.split("|")[1].strip(): [word.strip() for word in row.split("|")[2:5]] for row in table.splitlines()}
 
@@ -157,6 +187,66 @@ class PageOfReliability(unittest.TestCase):
         self.assertEqual(rows["the same by rdma, in the VM"][1:], ["not played here", "not measured"])
         self.assertEqual(rows["1 % and 5 % of the packets lost, by rdma in the VM"][2], "met")
         self.assertIn("* in the VM, rdma: `troupe faults` gave no answer", self.page)
+
+    def test_what_the_answer_alone_calls_wrong_is_a_violation(self):
+        self.measured(NO_VM, {"wrong": True}, code=1)
+        self.assertIn("* `troupe faults` says that something is wrong, and not what", self.page)
+        self.assertIn("* redis-away: `troupe faults` says that", self.page)
+        # Where a row says what, that is enough.
+        self.measured(NO_VM, {"loss tcp": {"ok": False, "broken": "a byte"}}, code=1)
+        self.assertIn("* loss: a byte", self.page)
+        self.assertNotIn("says that", self.page)
+
+    def test_a_step_that_fails_leaves_what_the_others_brought(self):
+        for silent in ("soak", "sim", "faults"):
+            rows = self.measured(VM, {"silent": [silent]}, code=1)
+            self.assertIn("**This page is not whole**: ", self.page)
+            self.assertIn(f"`troupe {silent}` gave no answer (exit code 3)", self.page)
+            if silent != "faults":
+                self.assertEqual(rows["target killed, to all its tasks ended (tcp)"][2], "met")
+            if silent != "sim":
+                self.assertIn("simulator", rows)
+
+    def test_the_progress_of_troupe_is_shown(self):
+        self.measured(NO_VM)
+        for command in ("faults", "soak", "sim"):
+            self.assertIn(f"progress of {command}\n", self.said)
+
+    def test_a_signal_ends_it_in_order_and_what_was_measured_stands(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for name in ("begun", "ended"):
+                (self.root / name).unlink(missing_ok=True)
+            command = self.command(VM, {"endless": "soak"}, "--out", str(self.root / "page.md"))
+            # ctest, and a shell for what it starts in the background, may have it ignored.
+            script = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+            self.addCleanup(script.kill)
+            while not (self.root / "begun").exists():
+                self.assertIsNone(script.poll())
+                time.sleep(0.01)
+            script.send_signal(number)
+            self.assertEqual(script.wait(), 128 + number)
+            # Once, and it was waited for.
+            self.assertEqual((self.root / "ended").read_text(), "1")
+            self.page = (self.root / "page.md").read_text()
+            self.assertIn("not whole**: it was interrupted during the soak.", self.page)
+            self.assertEqual(self.rows()["target killed, to all its tasks ended (tcp)"][2], "met")
+
+    def test_a_page_that_is_not_whole_replaces_none(self):
+        script = self.root / "tree/scripts/reliability.py"
+        for folder in ("scripts", "docs"):
+            (self.root / "tree" / folder).mkdir(parents=True)
+        shutil.copy(SCRIPT, script)
+        shutil.copy(REPOSITORY / "docs/simulator.md", self.root / "tree/docs")
+        kept = self.root / "tree/docs/reliability.md"
+        kept.write_text("kept")
+        ended = subprocess.run(self.command(NO_VM, {"silent": ["sim"]}, script=script), text=True, capture_output=True)
+        self.assertEqual(ended.returncode, 1, ended.stdout + ended.stderr)
+        self.assertEqual(kept.read_text(), "kept")
+        self.assertIn("not whole", (self.root / "tree/build/reliability-incomplete.md").read_text())
+        ended = subprocess.run(self.command(NO_VM, {}, script=script), text=True, capture_output=True)
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        self.assertIn("# Reliability, measured", kept.read_text())
 
 
 if __name__ == "__main__":

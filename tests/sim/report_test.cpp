@@ -86,5 +86,22 @@ TEST(SimReport, ForPeopleEndsWithTheLastLinesOfTheTrace) {
     EXPECT_THAT(early.text, HasSubstr("1.5 s; stopped by a signal\n"));
 }
 
+TEST(SimReport, OfARuleThatTheTracedRunDoesNotBreakIsAFailureAllTheSame) {
+    sim::Campaign made = campaign(false);
+    made.failures.push_back(sim::withTrace(outcome(true), outcome(false)));
+    EXPECT_EQ(made.failures[0].trace.size(), 3u);
+    for (const bool json : {false, true}) {
+        const Said all = said([&](std::FILE* out) { return reportCampaign(made, 5, 1.5, {.json = json}, out); });
+        EXPECT_EQ(all.status.code(), Code::Internal);
+        EXPECT_THAT(all.status.message(), HasSubstr("a byte is wrong"));
+        EXPECT_THAT(all.status.message(), HasSubstr("broke none: two runs of a seed must not differ"));
+    }
+    EXPECT_EQ(sim::withTrace(outcome(true), outcome(true)).violation, "a byte is wrong");
+    sim::Outcome other = outcome(true);
+    other.violation = "a task hung";
+    EXPECT_THAT(*sim::withTrace(outcome(true), other).violation,
+                testing::AllOf(HasSubstr("a byte is wrong"), HasSubstr("broke another rule: a task hung")));
+}
+
 }  // namespace
 }  // namespace troupe::apps
