@@ -56,6 +56,7 @@ class CudaDevice final : public device::Device {
     Result<device::ImportedMemory> importMemory(const device::SharedMemory& shared) override;
     Result<device::DmabufRange> exportDmabuf(const ByteRange& range) override;
     Status orderForNics(const ByteRange& range) override;
+    Status flushNicWrites() override;
 
     /// The allocation around an address that is known to be this GPU's.
     Result<device::MemoryPiece> allocationAt(std::uint64_t addr);

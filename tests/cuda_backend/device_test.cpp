@@ -458,5 +458,29 @@ TEST_F(CudaDeviceTest, AContextThatIsLostInMidCopyIsFoundByItsEvent) {
     }
 }
 
+/// Which is to be had is the driver's to say, of the GPU.
+TEST_F(CudaDeviceTest, WhatNicsWriteIsOrderedFlushedOrUnseen) {
+    EXPECT_EQ(gpu(0).info().nic_writes, NicWrites::Ordered);
+    must(gpu(0).flushNicWrites());
+    EXPECT_EQ(control.count("cuFlushGPUDirectRDMAWrites"), 0u);
+    const auto look = [&](api::WritesOrdering ordering, bool can_flush) {
+        control.nicWrites(ordering, can_flush);
+        return must(must(CudaRuntime::create({fake_cuda::Control::path(), false}))->open(1));
+    };
+    EXPECT_EQ(look(api::WritesOrdering::Owner, false)->info().nic_writes, NicWrites::Ordered);
+    const auto unseen = look(api::WritesOrdering::None, false);
+    EXPECT_EQ(unseen->info().nic_writes, NicWrites::Unseen);
+    EXPECT_EQ(unseen->flushNicWrites().code(), Code::Unsupported);
+    const auto flushed = look(api::WritesOrdering::None, true);
+    EXPECT_EQ(flushed->info().nic_writes, NicWrites::Flushed);
+    int asked = -1;
+    control.onFlush([](void* argument, int device) { *static_cast<int*>(argument) = device; }, &asked);
+    must(flushed->flushNicWrites());
+    EXPECT_EQ(asked, 1) << "in its own context";
+    control.fail("cuFlushGPUDirectRDMAWrites", api::Result::IllegalAddress);
+    EXPECT_EQ(flushed->flushNicWrites().code(), Code::DeviceLost);
+    control.onFlush(nullptr, nullptr);
+}
+
 }  // namespace
 }  // namespace troupe::cuda
