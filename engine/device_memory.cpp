@@ -102,9 +102,22 @@ Status DeviceMemory::locate(Region& region) {
     auto opened = (*runtime)->open(place->device);
     if (!opened) return opened.status();
     region.location = place->location;
+    region.matrix_location = matrixLocationOf(gpus_, (*opened)->info().pci);
     region.place =
         std::make_shared<const device::PlacedMemory>(device::PlacedMemory{std::move(*place), std::move(*opened)});
     return {};
+}
+
+Result<std::vector<device::DeviceInfo>> visibleGpus(const Config& settings) {
+    const auto runtime = cuda::CudaRuntime::create({settings.gpu_driver, false});
+    if (!runtime) return runtime.status();
+    std::vector<device::DeviceInfo> gpus;
+    for (int ordinal = 0; ordinal < (*runtime)->count(); ++ordinal) {
+        auto info = (*runtime)->info(ordinal);
+        if (!info) return info.status();
+        gpus.push_back(std::move(*info));
+    }
+    return gpus;
 }
 
 std::shared_ptr<device::StagingPool> makeStagingPool(const Config& settings, unsigned loops, Logger log) {

@@ -159,6 +159,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.local.control = Endpoint{*host, bound->port()};
     core.local.name = isP2p(metadata_conn) ? core.local.control.toString() : local_server_name;
     core.local.matrix = std::move(matrix->matrix);
+    core.device_memory.setMachine(machine.gpus);
     core.numa_nodes.clear();
     for (const NumaNode& node : machine.nodes) core.numa_nodes.push_back(node.id);
     core.listener = std::move(*listener);
