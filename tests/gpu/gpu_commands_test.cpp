@@ -1,4 +1,4 @@
-// The program `troupe` and memory of GPUs: what it says of which GPU is which.
+// The program `troupe` and memory of GPUs: what it says of who carries that, and of which GPU is which.
 
 #include <gmock/gmock.h>
 
@@ -15,6 +15,58 @@ namespace {
 using apps::runTroupe;
 using ::testing::HasSubstr;
 using namespace gpu::testing;
+
+/// An engine of this process that offers memory of a GPU, and of the host where a test says so.
+class GpuCommands : public GpuTest {
+  protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        EngineSetup with = setup();
+        with.config.host_peers = true;
+        owner = startEngine(with);
+    }
+    void TearDown() override {
+        owner.reset();
+        GpuTest::TearDown();
+    }
+
+    std::unique_ptr<TransferEngine> owner;
+};
+
+/// `host` reaches the process, and declines this: the program has memory of the host alone.
+TEST_F(GpuCommands, NameTheTransportThatCarriedIt) {
+    Memory memory = make("gpu0", 1u << 20);
+    registerAll(*owner, memory);
+    const std::string segment = owner->localSegmentName();
+    const auto verified = runTroupe({"verify", segment, "--rounds", "20", "--json"});
+    ASSERT_EQ(verified.code, 0) << verified.err;
+    EXPECT_EQ(verified.json()["transport"], "tcp");
+    const auto measured = runTroupe({"bench", segment, "--duration", "0.1", "--warmup", "0", "--block_size", "4KiB",
+                                     "--batch_size", "4", "--threads", "1", "--json"});
+    ASSERT_EQ(measured.code, 0) << measured.err;
+    EXPECT_EQ(measured.json()["transport"], "tcp");
+    const auto explained = runTroupe({"explain", segment, "--json"});
+    ASSERT_EQ(explained.code, 0) << explained.err;
+    EXPECT_EQ(explained.json()["transport"], "host") << "the segment's";
+    EXPECT_TRUE(explained.json()["read"].is_null());
+    EXPECT_EQ(explained.json()["gpu_read"]["transport"], "tcp");
+    EXPECT_EQ(explained.json()["gpu_read"]["nics"].dump(), R"(["tcp0"])");
+}
+
+TEST_F(GpuCommands, ExplainReadsBothKindsOfMemory) {
+    Memory gpu_memory = make("gpu0", 1u << 20);
+    Memory host_memory = make("host", 4u << 20);
+    for (Memory* memory : {&gpu_memory, &host_memory}) registerAll(*owner, *memory);
+    const std::string segment = owner->localSegmentName();
+    const auto explained = runTroupe({"explain", segment, "--json"});
+    ASSERT_EQ(explained.code, 0) << explained.err;
+    EXPECT_EQ(explained.json()["read"]["transport"], "host");
+    EXPECT_EQ(explained.json()["gpu_read"]["transport"], "tcp");
+    EXPECT_THAT(explained.json()["gpu_read"]["gpu"].get<std::string>(), HasSubstr("staged through pinned memory"));
+    const auto text = runTroupe({"explain", segment});
+    EXPECT_THAT(text.out, HasSubstr("a read of 4 KiB by host0"));
+    EXPECT_THAT(text.out, HasSubstr("a read of 4 KiB of a GPU's memory by tcp0, staged"));
+}
 
 TEST(GpuTopo, SaysHowCudaCountsTheGpus) {
     const test::SysfsTree tree(std::filesystem::path(TROUPE_MACHINES) / "gpus_of_the_fake_driver.txt");

@@ -119,6 +119,8 @@ TEST_F(GpuProcess, WhatCannotBeMappedGoesByTcpAndExplainSaysWhy) {
     EXPECT_THAT(way, HasSubstr("(staged through pinned memory at both ends)"));
     EXPECT_THAT(way, HasSubstr("cannot be given to other processes"));
     EXPECT_THAT(way, HasSubstr("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"));
+    // Who carried it, and not who was asked first.
+    EXPECT_THAT(way, ::testing::StartsWith("tcp by tcp0"));
 }
 
 TEST_F(GpuProcess, WithoutAnotherWayItFailsWithTheReason) {
