@@ -77,6 +77,11 @@ Result<std::shared_ptr<device::DeviceRuntime>> DeviceMemory::find(bool load) {
     return runtime_;
 }
 
+Status DeviceMemory::whyUnknown() {
+    if (!cuda::CudaDriver::isLoaded({settings_.gpu_driver, true})) return {};
+    return find(false).status();
+}
+
 Status DeviceMemory::locate(Region& region) {
     // What is no range is refused by who looks at ranges.
     if (region.range.length == 0 || region.range.wraps()) return {};

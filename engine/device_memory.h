@@ -33,6 +33,10 @@ class DeviceMemory {
     /// named, and there is no driver, with the reason.
     Status locate(Region& region);
 
+    /// Why memory of a GPU would not have been found out to be that: the process has a driver, and it cannot be used.
+    /// Ok: it would, or there can be none.
+    Status whyUnknown();
+
     /// For transports whose devices reach GPUs by files of their memory (dma-bufs). It outlives this.
     std::shared_ptr<MemoryExporter> exporter() const;
 

@@ -482,5 +482,20 @@ TEST_F(CudaDeviceTest, WhatNicsWriteIsOrderedFlushedOrUnseen) {
     control.onFlush(nullptr, nullptr);
 }
 
+TEST_F(CudaDeviceTest, ACopyOfWhatWasFreedNamesIt) {
+    const DeviceStream stream = must(gpu(0).makeStream());
+    const DeviceMemory there = must(gpu(0).allocate(4096));
+    DeviceMemory freed = must(gpu(0).allocate(4096));
+    const std::uint64_t gone = freed.get();
+    freed.reset();
+    const Status from = gpu(0).copy(stream, there.get(), gone + 5, 100);
+    EXPECT_EQ(from.code(), Code::InvalidArgument);
+    EXPECT_NE(from.message().find(hexAddress(gone + 5) + ", of its source"), std::string::npos) << from.toString();
+    const Status to = gpu(0).copy(stream, gone, there.get(), 100);
+    EXPECT_NE(to.message().find(hexAddress(gone) + ", of its destination"), std::string::npos) << to.toString();
+    must(gpu(0).synchronize(stream));
+    control.forgetViolations();
+}
+
 }  // namespace
 }  // namespace troupe::cuda

@@ -17,6 +17,7 @@
 namespace troupe::gpu {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using namespace gpu::testing;
 using std::chrono::milliseconds;
@@ -277,6 +278,36 @@ TEST_F(GpuFailure, AnEngineThatEndsInTheMiddleTouchesNothingAfterwards) {
             b.reset();
             local.reset();
             remote.reset();
+        }
+    }
+}
+
+/// It is the application's mistake; the error says which memory it made it with.
+TEST_F(GpuFailure, MemoryThatWasFreedWhileItWasRegisteredIsNamed) {
+    start();
+    for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+        for (const auto& [to, is_local_gone] : std::vector<std::pair<SegmentID, bool>>{
+                 {segment, true}, {segment, false}, {kLocalSegmentID, true}, {kLocalSegmentID, false}}) {
+            SCOPED_TRACE(std::string(opcode == Opcode::Write ? "write" : "read") +
+                         (to == segment ? " by tcp, " : " in this process, ") +
+                         (is_local_gone ? "the local end" : "the other end"));
+            TransferEngine& owner = to == segment ? *b : *a;
+            auto local = some("gpu0", *a);
+            auto remote = some("gpu1", owner);
+            const std::uint64_t here = local->addr();
+            const std::uint64_t there = remote->addr();
+            (is_local_gone ? local : remote).reset();
+            const auto status = runBatch(*a, {makeRequest(opcode, to, reinterpret_cast<void*>(here), there, 1000)});
+            EXPECT_EQ(status.s, TransferStatusEnum::FAILED);
+            EXPECT_THAT(status.error.message(), HasSubstr("freed"));
+            const std::string gone = hexAddress(is_local_gone ? here : there);
+            const bool is_source = is_local_gone == (opcode == Opcode::Write);
+            EXPECT_THAT(status.error.message(),
+                        AnyOf(HasSubstr(gone + ", of its " + (is_source ? "source" : "destination")),
+                              HasSubstr(gone + " is registered")));
+            EXPECT_THAT(status.error.message(), ::testing::Not(HasSubstr("address space")));
+            EXPECT_TRUE(a->unregisterLocalMemory(reinterpret_cast<void*>(here)));
+            EXPECT_TRUE(owner.unregisterLocalMemory(reinterpret_cast<void*>(there)));
         }
     }
 }

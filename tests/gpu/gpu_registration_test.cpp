@@ -83,6 +83,20 @@ TEST_F(GpuRegistration, WithoutADriverANamedGpuIsRefusedWithTheReason) {
     registerAll(*engine, host);
 }
 
+/// A processor may not touch memory of a GPU: without the driver's word it is taken for what it is to that.
+TEST_F(GpuRegistration, WithADriverThatCannotBeUsedAStarSaysSo) {
+    auto engine = startEngine(setup());
+    Memory memory = make("gpu0", 4096);
+    control.fail("cuInit", cuda::api::Result::SystemDriverMismatch, 100);
+    const Status refused = engine->registerLocalMemory(memory.pointer(), memory.size());
+    control.fail("cuInit", cuda::api::Result::Success, 0);
+    expectCode(refused, Code::InvalidArgument);
+    EXPECT_THAT(refused.message(), HasSubstr("whether it is memory of a GPU cannot be told: no CUDA driver"));
+    EXPECT_THAT(refused.message(), HasSubstr("cuInit: "));
+    // It is asked again.
+    registerAll(*engine, memory);
+}
+
 /// CUDA counts as CUDA_VISIBLE_DEVICES says, and the matrix by PCI addresses.
 TEST_F(GpuRegistration, DevicesAreChosenForTheGpuAtThatPciAddress) {
     const Config settings = setup().config;
