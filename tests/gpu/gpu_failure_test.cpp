@@ -312,6 +312,41 @@ TEST_F(GpuFailure, MemoryThatWasFreedWhileItWasRegisteredIsNamed) {
     }
 }
 
+TEST_F(GpuFailure, AnEngineThatEndsBesideACopyNamesItsMemoryUntilItHasEnded) {
+    for (const SegmentID to : {kInvalidSegmentID, kLocalSegmentID}) {
+        start();
+        auto local = some("gpu0", *a);
+        auto remote = some("gpu1", to == kLocalSegmentID ? *a : *b);
+        control.hold(true);
+        Status ended;
+        {
+            BatchHolder batch(*a, 1);
+            ASSERT_TRUE(batch.submit({makeRequest(Opcode::Write, to == kLocalSegmentID ? to : segment, local->pointer(),
+                                                  remote->addr(), 1000)}));
+            // Begun, and held.
+            std::this_thread::sleep_for(milliseconds(50));
+            ended = a->freeEngine();
+        }
+        expectCode(ended, Code::BatchBusy);
+        // In this process the copy has both ends here.
+        EXPECT_THAT(ended.message(),
+                    AnyOf(HasSubstr(hexAddress(local->addr())), HasSubstr(hexAddress(remote->addr()))));
+        const Status again = a->freeEngine();
+        expectCode(again, Code::BatchBusy);
+        EXPECT_THAT(again.message(), HasSubstr("was begun and has not ended"));
+        EXPECT_FALSE(a->quarantine().entries.empty());
+        control.hold(false);
+        EXPECT_TRUE(waitFor([&] { return a->freeEngine().isOk(); }));
+        EXPECT_TRUE(a->quarantine().entries.empty());
+        EXPECT_TRUE(a->freeEngine());
+        if (to != kLocalSegmentID) forget(remote, *b);
+        a.reset();
+        b.reset();
+        local.reset();
+        remote.reset();
+    }
+}
+
 /// Most of it has not been given to any Nic yet when its memory closes to new work, and what of it is posted then is of
 /// a GPU all the same: no processor may touch it.
 TEST_F(GpuFailure, UnregisteringWaitsForTheTransfersThatUseTheMemory) {
