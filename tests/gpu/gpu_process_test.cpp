@@ -73,8 +73,11 @@ TEST_F(GpuProcess, EveryPairOfMemories) {
         for (const char* there : {"host", "pinned", "managed", "gpu0", "gpu1", "virtual1", "private0"}) {
             SCOPED_TRACE(there);
             const std::uint64_t remote = peer.number(std::string("make ") + there + " " + text(kBytes));
-            exchange(*engine, peer, segment, local, remote, seed);
-            seed += 2;
+            for (const std::uint64_t bytes : std::vector<std::uint64_t>{1, 4097, (64u << 10) + 1, kBytes - 100}) {
+                SCOPED_TRACE(bytes);
+                exchange(*engine, peer, segment, local, remote, seed, bytes);
+                seed += 2;
+            }
             peer.must("unregister " + text(remote));
             peer.must("free " + text(remote));
         }
