@@ -99,6 +99,10 @@ void Quarantine::proveAll(std::uint32_t worker) {
     release([&](const Held& each) { return each.worker == worker && each.entry.holder.empty(); });
 }
 
+void Quarantine::proveAll() {
+    release([](const Held& each) { return each.entry.holder.empty(); });
+}
+
 void Quarantine::keepHeld(std::uint32_t worker, const std::function<bool(const QuarantineEntry&)>& is_held) {
     release(
         [&](const Held& each) { return each.worker == worker && !each.entry.holder.empty() && !is_held(each.entry); });

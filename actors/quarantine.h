@@ -35,6 +35,8 @@ class Quarantine {
     void prove(std::uint32_t worker, std::uint64_t doubt);
     /// The Nic is gone, and nothing of it is left.
     void proveAll(std::uint32_t worker);
+    /// The same of all, whose Nics are gone.
+    void proveAll();
 
     bool empty() const { return standing_.load(std::memory_order_acquire) == 0; }
     /// A region that a process was given by the worker's Nic and did not let go of in time. Once each.

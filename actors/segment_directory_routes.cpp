@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/path_ladder.h"
 #include "actors/segment_directory.h"
 #include "base/printable.h"
 
@@ -171,7 +172,13 @@ void SegmentDirectory::explain(const ExplainSegment& request) {
     if (request.segment != kLocalSegmentID && (entry == nullptr || !entry->routing.route))
         return request.reply(Status(Code::StaleHandle, "segment " + std::to_string(request.segment) + " is not open"));
     RouteExplanation explanation = entry == nullptr ? local_route_ : entry->routing.route->explanation;
-    if (request.carriers) nameCarriers(*request.carriers, explanation);
+    std::optional<std::uint64_t> carriers = request.carriers;
+    // Of a task that goes on: those that are left to it.
+    if (!carriers && request.history.declined != 0 && entry != nullptr) {
+        carriers = 0;
+        for (const std::uint32_t worker : entry->routing.route->workers) *carriers |= workerBit(worker);
+    }
+    if (carriers) nameCarriers(request.history.carriersAmong(*carriers), explanation);
     explanation.attempts_left_out = request.history.left_out;
     for (const TaskHistory::Attempt& attempt : request.history.attempts) {
         RouteExplanation::Attempt named{"", "a Nic that has left", attempt.bytes, attempt.cause, attempt.pause};

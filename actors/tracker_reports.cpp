@@ -90,7 +90,9 @@ TaskHistory& TrackerLogic::historyOf(Task& task, std::uint32_t worker) {
 void TrackerLogic::note(Task& task, std::uint32_t worker, const SliceReport::Failed& failed, std::uint64_t incident,
                         const Status& cause) {
     const bool merged = failed.part.task_count > 1;
-    historyOf(task, worker).failed(worker, merged ? task.length : failed.part.length, cause, incident, now_);
+    TaskHistory& history = historyOf(task, worker);
+    history.failed(worker, merged ? task.length : failed.part.length, cause, incident, now_);
+    if (failed.declined) history.wasDeclined(worker);
 }
 
 void TrackerLogic::onFailed(std::uint32_t worker, const SliceReport::Failed& failed) {

@@ -52,8 +52,9 @@ struct Report {
     RouteExplanation route;
     std::optional<Duration> probe;  ///< The fastest; none: none was answered.
     std::vector<Line> lines;
-    std::optional<Timed> read;
-    Status failure;  ///< The first thing that should have worked and did not.
+    std::optional<Timed> read;      ///< Of memory of the host.
+    std::optional<Timed> gpu_read;  ///< Of memory of a GPU.
+    Status failure;                 ///< The first thing that should have worked and did not.
 };
 
 /// What the owner says it can be reached by. `host` is not in that list, where others than Troupe look for a wire.
@@ -199,14 +200,18 @@ Result<Report> look(const ExplainOptions& options, Session& session) {
         fail(unreached(report));
         return report;
     }
-    // A segment without memory, a client's, has a route all the same.
-    const auto range = largestRange((*desc)->buffers);
-    if (!range) return report;
-    auto read = timeReads(session, *segment, *range, options.size);
-    if (read)
-        report.read = std::move(*read);
-    else
-        fail(read.status());
+    // A segment without memory, a client's, has a route all the same. Memory of GPUs may go by another.
+    for (const bool on_gpu : {false, true}) {
+        std::vector<BufferDesc> buffers = (*desc)->buffers;
+        std::erase_if(buffers, [&](const BufferDesc& buffer) { return isOnGpu(buffer) != on_gpu; });
+        const auto range = largestRange(buffers);
+        if (!range) continue;
+        auto read = timeReads(session, *segment, *range, options.size);
+        if (read)
+            (on_gpu ? report.gpu_read : report.read) = std::move(*read);
+        else
+            fail(read.status());
+    }
     return report;
 }
 
@@ -219,6 +224,16 @@ std::pair<std::uint64_t, std::uint64_t> offered(const SegmentDesc& desc) {
         sum.second += buffer.length;
     }
     return sum;
+}
+
+nlohmann::json toJson(const std::optional<Timed>& read) {
+    if (!read) return nullptr;
+    return {{"bytes", read->bytes},
+            {"first_us", toMicroseconds(read->first)},
+            {"median_us", toMicroseconds(read->median)},
+            {"transport", read->carried.transport},
+            {"nics", read->carried.nics},
+            {"gpu", read->carried.gpu.empty() ? nlohmann::json() : nlohmann::json(read->carried.gpu)}};
 }
 
 nlohmann::json toJson(const Report& report) {
@@ -242,14 +257,8 @@ nlohmann::json toJson(const Report& report) {
                          {"use", line.use},
                          {"nics", line.nics},
                          {"why", line.why.empty() ? nlohmann::json() : nlohmann::json(line.why)}});
-    if (report.read)
-        json["read"] = {
-            {"bytes", report.read->bytes},
-            {"first_us", toMicroseconds(report.read->first)},
-            {"median_us", toMicroseconds(report.read->median)},
-            {"transport", report.read->carried.transport},
-            {"nics", report.read->carried.nics},
-            {"gpu", report.read->carried.gpu.empty() ? nlohmann::json() : nlohmann::json(report.read->carried.gpu)}};
+    json["read"] = toJson(report.read);
+    json["gpu_read"] = toJson(report.gpu_read);
     return json;
 }
 
@@ -273,12 +282,15 @@ void print(const Report& report, std::FILE* out) {
         table.add({line.transport, line.use, line.nics.empty() ? "-" : fmt::format("{}", fmt::join(line.nics, " ")),
                    line.why});
     fmt::print(out, "{}", table.toString());
-    if (!report.read) return;
-    const std::string& gpu = report.read->carried.gpu;
-    fmt::print(out, "\na read of {} by {}{} took {} the first time, {} then (the median of {})\n",
-               formatBytes(report.read->bytes), fmt::join(report.read->carried.nics, " "),
-               gpu.empty() ? "" : ", " + gpu + ",", formatTime(report.read->first), formatTime(report.read->median),
-               kReads);
+    if (report.read || report.gpu_read) fmt::print(out, "\n");
+    for (const auto* read : {&report.read, &report.gpu_read}) {
+        if (!*read) continue;
+        const std::string& gpu = (*read)->carried.gpu;
+        fmt::print(out, "a read of {}{} by {}{} took {} the first time, {} then (the median of {})\n",
+                   formatBytes((*read)->bytes), read == &report.gpu_read ? " of a GPU's memory" : "",
+                   fmt::join((*read)->carried.nics, " "), gpu.empty() ? "" : ", " + gpu + ",",
+                   formatTime((*read)->first), formatTime((*read)->median), kReads);
+    }
 }
 
 Status explain(const ExplainOptions& options, Console& console) {

@@ -13,6 +13,7 @@
 #include "apps/support/child_process.h"
 #include "apps/support/session.h"
 #include "apps/support/table.h"
+#include "engine/device_memory.h"
 #include "topology/local_matrix.h"
 #include "topology/selection.h"
 
@@ -34,7 +35,8 @@ struct Picture {
     Machine machine;
     Ranking ranking;
     LocalMatrix local;
-    std::string no_rdma;  ///< Why no RDMA device can be used; empty: one can.
+    std::vector<device::DeviceInfo> cuda;  ///< The GPUs as CUDA counts them here; empty: it was not asked, or has none.
+    std::string no_rdma;                   ///< Why no RDMA device can be used; empty: one can.
 };
 
 /// A device's place in the matrix of a location, and why.
@@ -126,6 +128,14 @@ Status draw(const std::string& file, const std::string& picture) {
 
 std::string lastOf(const std::vector<std::string>& pci) { return pci.empty() ? "" : pci.back(); }
 
+/// How a process calls a GPU that the matrix calls "cuda:<index>": by CUDA's number; -1: it does not see it.
+int cudaNumberOf(const Picture& picture, const Gpu& gpu) {
+    const std::string location = fmt::format("cuda:{}", gpu.index);
+    for (const device::DeviceInfo& each : picture.cuda)
+        if (matrixLocationOf(picture.machine.gpus, each.pci) == location) return each.ordinal;
+    return -1;
+}
+
 nlohmann::json toJson(const Picture& picture) {
     auto json = nlohmann::json::object();
     json["ok"] = true;
@@ -145,9 +155,11 @@ nlohmann::json toJson(const Picture& picture) {
                            {"virtual_function", device.is_virtual_function}});
     auto& gpus = json["gpus"] = nlohmann::json::array();
     for (const Gpu& gpu : picture.machine.gpus)
-        gpus.push_back({{"location", fmt::format("cuda:{}", gpu.index)},
-                        {"numa_node", gpu.place.numa_node},
-                        {"pci", lastOf(gpu.place.pci)}});
+        gpus.push_back(
+            {{"location", fmt::format("cuda:{}", gpu.index)},
+             {"numa_node", gpu.place.numa_node},
+             {"pci", lastOf(gpu.place.pci)},
+             {"cuda", picture.cuda.empty() ? nlohmann::json() : nlohmann::json(cudaNumberOf(picture, gpu))}});
     auto& reasons = json["reasons"] = nlohmann::json::object();
     for (const Line& line : linesOf(picture)) reasons[line.location][line.device] = line.reason;
     auto& choice = json["choice"] = nlohmann::json::object();
@@ -166,6 +178,12 @@ void print(const Picture& picture, Console& console) {
     for (const Line& line : linesOf(picture))
         table.add({line.location, line.device, line.preferred ? "preferred" : "available", line.reason});
     fmt::print(console.out, "{}", table.toString());
+    for (const Gpu& gpu : picture.machine.gpus) {
+        if (picture.cuda.empty()) break;
+        const int number = cudaNumberOf(picture, gpu);
+        fmt::print(console.out, "cuda:{} above is the GPU at {}: {}\n", gpu.index, lastOf(gpu.place.pci),
+                   number < 0 ? "CUDA does not show it here" : fmt::format("cuda:{} to CUDA here", number));
+    }
     for (const auto& [location, lists] : picture.local.matrix)
         if (const auto chosen = selectDevice(picture.local.matrix, location))
             fmt::print(console.out, "for one request at {}: {}: {}\n", location, chosen->device, chosen->reason);
@@ -186,6 +204,9 @@ Status showTopology(const TopoOptions& options, Console& console) {
     auto local = localMatrix(loader->config(), picture.machine);
     if (!local) return local.status();
     picture.local = std::move(*local);
+    // Of a copy of another machine's /sys the driver here knows nothing, unless it is named.
+    if (options.sysfs == "/sys" || !loader->config().gpu_driver.empty())
+        if (auto gpus = visibleGpus(loader->config())) picture.cuda = std::move(*gpus);
     if (!options.svg.empty())
         if (const Status drawn = draw(options.svg, drawing(picture)); !drawn) return drawn;
     if (options.common.json)

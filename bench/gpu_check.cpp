@@ -276,9 +276,12 @@ int run(const Arguments& arguments) {
                              {"bytes", arguments.bytes}};
     bool failed = false;
     const std::pair<const char*, void (Bench::*)(nlohmann::json&)> sections[] = {
-        {"facts", &Bench::facts},         {"copies", &Bench::copies},          {"ipc", &Bench::otherProcess},
-        {"staging", &Bench::staging},     {"packing", &Bench::packing},        {"pages", &Bench::pages},
-        {"engine", &Bench::engineWithin}, {"engine_ipc", &Bench::engineByIpc}, {"engine_tcp", &Bench::engineByTcp}};
+        {"facts", &Bench::facts},           {"virtual", &Bench::virtualMemory},
+        {"nic_writes", &Bench::nicWrites},  {"copies", &Bench::copies},
+        {"ipc", &Bench::otherProcess},      {"staging", &Bench::staging},
+        {"packing", &Bench::packing},       {"pages", &Bench::pages},
+        {"engine", &Bench::engineWithin},   {"engine_ipc", &Bench::engineByIpc},
+        {"engine_tcp", &Bench::engineByTcp}};
     for (const auto& [name, section] : sections) {
         fmt::print("{}\n", name);
         report[name] = nlohmann::json::array();

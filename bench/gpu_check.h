@@ -85,6 +85,8 @@ class Bench {
     int version() const { return runtime_->driver().version(); }
 
     void facts(nlohmann::json& report);
+    void virtualMemory(nlohmann::json& report);
+    void nicWrites(nlohmann::json& report);
     void copies(nlohmann::json& report);
     void staging(nlohmann::json& report);
     void packing(nlohmann::json& report);
@@ -113,6 +115,7 @@ class Bench {
                 gpu_->info().numa_node};
     }
     double copyRoof(std::uint64_t to, std::uint64_t from, std::uint64_t bytes);
+    void engineWithVirtual(nlohmann::json& report, const ByteRange& range);
     void ordering(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote);
     void put(std::uint64_t to, const std::vector<std::uint8_t>& bytes);
     std::vector<std::uint8_t> get(std::uint64_t from, std::uint64_t bytes);

@@ -183,6 +183,23 @@ void Bench::engineWithin(nlohmann::json& report) {
     must(engine->freeEngine());
 }
 
+/// One region, of several allocations that a request goes over.
+void Bench::engineWithVirtual(nlohmann::json& report, const ByteRange& range) {
+    const auto engine = startEngine(arguments_, false);
+    const DeviceMemory plain = must(gpu_->allocate(range.length));
+    must(engine->registerLocalMemory(pointer(range.addr), range.length));
+    must(engine->registerLocalMemory(pointer(plain.get()), range.length));
+    const auto pattern = noise(range.length, 33);
+    put(range.addr, pattern);
+    carry(*engine, {request(Opcode::Write, kLocalSegmentID, range.addr, plain.get(), range.length)});
+    must(get(plain.get(), range.length) == pattern, "what an engine copied from virtual memory differs");
+    put(range.addr, noise(range.length, 34));
+    carry(*engine, {request(Opcode::Read, kLocalSegmentID, range.addr, plain.get(), range.length)});
+    must(get(range.addr, range.length) == pattern, "what an engine copied to virtual memory differs");
+    report.push_back({{"name", "engine, virtual memory: its bytes"}, {"holds", true}});
+    must(engine->freeEngine());
+}
+
 /// Work of a stream that is under way when the request is submitted writes its source, and work that waits for what is
 /// recorded at its end reads its destination.
 void Bench::ordering(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote) {

@@ -166,7 +166,23 @@ Result<DeviceEvent> CudaDevice::makeEvent() {
 }
 
 Status CudaDevice::copy(StreamRef stream, std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
-    return run(driver_->calls().memcpyAsync, to, from, bytes, handleOf(stream));
+    Status status = run(driver_->calls().memcpyAsync, to, from, bytes, handleOf(stream));
+    // A driver says that something is wrong, and not with which end.
+    if (status.code() == Code::InvalidArgument)
+        for (const auto& [end, addr] : {std::pair("source", from), std::pair("destination", to)})
+            if (const auto gone = firstUnknown({addr, bytes}))
+                return Status(status.code(), status.message() + "; the driver knows no memory at " + hexAddress(*gone) +
+                                                 ", of its " + end + ": was it freed while it was registered?");
+    return status;
+}
+
+/// The first address of the range, its beginning or its end, that the driver has no memory at.
+std::optional<std::uint64_t> CudaDevice::firstUnknown(const ByteRange& range) const {
+    for (const std::uint64_t addr : {range.addr, range.end() - 1}) {
+        const auto facts = factsOf(*driver_, addr);
+        if (facts && facts->kind == MemoryKind::Host) return addr;
+    }
+    return std::nullopt;
 }
 
 Status CudaDevice::record(EventRef event, StreamRef stream) {

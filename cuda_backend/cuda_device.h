@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -56,6 +57,7 @@ class CudaDevice final : public device::Device {
     Result<device::ImportedMemory> importMemory(const device::SharedMemory& shared) override;
     Result<device::DmabufRange> exportDmabuf(const ByteRange& range) override;
     Status orderForNics(const ByteRange& range) override;
+    Status flushNicWrites() override;
 
     /// The allocation around an address that is known to be this GPU's.
     Result<device::MemoryPiece> allocationAt(std::uint64_t addr);
@@ -92,6 +94,7 @@ class CudaDevice final : public device::Device {
         return settle(invoke(call, arguments...));
     }
 
+    std::optional<std::uint64_t> firstUnknown(const ByteRange& range) const;
     Result<device::SharedMemory> exportPiece(const device::MemoryPiece& piece, bool fabric);
     Result<std::uint64_t> importVirtual(const device::SharedMemory& shared);
     void releaseHandle(api::AllocationHandle handle) const;

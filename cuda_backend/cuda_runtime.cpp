@@ -22,6 +22,13 @@ std::string nameOf(const PointerFacts& facts) {
     return facts.kind == MemoryKind::Device ? "cuda:" + std::to_string(facts.ordinal) : kindName(facts.kind);
 }
 
+/// By the attributes of a GPU; those that a driver does not know are 0.
+NicWrites nicWrites(int ordering, int flush_options) {
+    if (ordering >= static_cast<int>(api::WritesOrdering::Owner)) return NicWrites::Ordered;
+    const bool can_flush = (static_cast<unsigned>(flush_options) & static_cast<unsigned>(api::FlushOptions::Host)) != 0;
+    return can_flush ? NicWrites::Flushed : NicWrites::Unseen;
+}
+
 Status mixed(const ByteRange& range, const std::string& first, std::uint64_t addr, const PointerFacts& other) {
     return {Code::InvalidArgument, range.toString() + " begins as memory of the kind " + first + ", but " +
                                        hexAddress(addr) + " is " + nameOf(other) +
@@ -93,6 +100,8 @@ Result<DeviceInfo> CudaRuntime::lookAt(int ordinal) const {
     if (info.numa_node < 0) info.numa_node = numaNodeOfPci(info.pci);
     info.dmabuf = attribute(api::DeviceAttribute::DmaBufSupported) != 0;
     info.peer_memory = attribute(api::DeviceAttribute::GpuDirectRdmaSupported) != 0;
+    info.nic_writes = nicWrites(attribute(api::DeviceAttribute::GpuDirectRdmaWritesOrdering),
+                                attribute(api::DeviceAttribute::GpuDirectRdmaFlushWritesOptions));
     info.fd_handles = attribute(api::DeviceAttribute::HandleTypePosixFileDescriptorSupported) != 0;
     info.fabric_handles = attribute(api::DeviceAttribute::HandleTypeFabricSupported) != 0;
     info.host_pointers = attribute(api::DeviceAttribute::CanUseHostPointerForRegisteredMem) != 0;

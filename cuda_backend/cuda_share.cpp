@@ -238,4 +238,13 @@ Status CudaDevice::orderForNics(const ByteRange& range) {
     return {};
 }
 
+Status CudaDevice::flushNicWrites() {
+    if (info_.nic_writes == NicWrites::Ordered) return {};
+    if (info_.nic_writes == NicWrites::Unseen)
+        return Status(Code::Unsupported, info_.location + ": its driver neither orders what NICs write nor flushes it");
+    // For all devices, as copies by another GPU may come next, and what is flushed is the way over the bus in any case.
+    return run(driver_->calls().flushGpuDirectRdmaWrites, api::FlushTarget::CurrentContext,
+               api::FlushScope::AllDevices);
+}
+
 }  // namespace troupe::cuda

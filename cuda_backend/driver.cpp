@@ -49,14 +49,21 @@ constexpr const char* kRemedy =
     "; it is in NVIDIA's package libcuda1 (Debian) or libnvidia-compute (Ubuntu), a container gets it from the NVIDIA "
     "Container Toolkit, and gpu.driver names one elsewhere";
 
+std::string pathOf(const CudaDriver::Source& source) { return source.path.empty() ? "libcuda.so.1" : source.path; }
+
 Status noDriver(const std::string& why) { return {Code::Unsupported, "no CUDA driver: " + why}; }
 
 }  // namespace
 
+bool CudaDriver::isLoaded(const Source& source) {
+    void* const library = ::dlopen(pathOf(source).c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (library != nullptr) ::dlclose(library);
+    return library != nullptr;
+}
+
 Result<std::shared_ptr<const CudaDriver>> CudaDriver::load(const Source& source) {
     std::shared_ptr<CudaDriver> driver(new CudaDriver);
-    driver->path_ = source.path;
-    if (driver->path_.empty()) driver->path_ = "libcuda.so.1";
+    driver->path_ = pathOf(source);
     // Not unloaded ever again: it has threads, and other engines of the process may use it.
     const int mode = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | (source.only_if_loaded ? RTLD_NOLOAD : 0);
     void* library = ::dlopen(driver->path_.c_str(), mode);

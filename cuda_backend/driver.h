@@ -58,6 +58,9 @@ class CudaDriver {
     /// is none, it lacks a call that is needed, or cuInit failed (no GPU, versions that do not match).
     static Result<std::shared_ptr<const CudaDriver>> load(const Source& source);
 
+    /// Whether the process has that library, usable or not.
+    static bool isLoaded(const Source& source);
+
     int version() const { return version_; }  ///< Of the API, 13000 for CUDA 13.0.
     const std::string& path() const { return path_; }
 

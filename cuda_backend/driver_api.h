@@ -95,6 +95,8 @@ enum class DeviceAttribute : unsigned {
     HandleTypePosixFileDescriptorSupported = 103,
     GpuDirectRdmaWithCudaVmmSupported = 110,
     GpuDirectRdmaSupported = 116,
+    GpuDirectRdmaFlushWritesOptions = 117,  ///< Bits of FlushOptions.
+    GpuDirectRdmaWritesOrdering = 118,      ///< WritesOrdering.
     DmaBufSupported = 124,
     HandleTypeFabricSupported = 128,
     HostNumaId = 134,
@@ -130,6 +132,11 @@ enum class AllocationType : unsigned { Invalid = 0, Pinned = 1 };               
 enum class AccessFlags : unsigned { None = 0, Read = 1, ReadWrite = 3 };                 ///< CUmemAccess_flags.
 enum class Granularity : unsigned { Minimum = 0, Recommended = 1 };  ///< CUmemAllocationGranularity_flags.
 enum class RangeHandleType : unsigned { DmaBufFd = 1 };              ///< CUmemRangeHandleType.
+/// CUGPUDirectRDMAWritesOrdering: for whom what other devices wrote into the GPU's memory is in order by itself.
+enum class WritesOrdering : unsigned { None = 0, Owner = 100, AllDevices = 200 };
+enum class FlushOptions : unsigned { Host = 1, MemOps = 2 };         ///< CUflushGPUDirectRDMAWritesOptions: bits.
+enum class FlushTarget : unsigned { CurrentContext = 0 };            ///< CUflushGPUDirectRDMAWritesTarget.
+enum class FlushScope : unsigned { Owner = 100, AllDevices = 200 };  ///< CUflushGPUDirectRDMAWritesScope.
 enum class ProcAddressQuery : unsigned { Success = 0, SymbolNotFound = 1, VersionNotSufficient = 2 };
 
 struct Uuid {
@@ -259,6 +266,8 @@ inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;   ///< CU_IPC_MEM_LAZY_E
       AllocationHandle* handle, void* shareable, HandleType type)                                                      \
     X(memRetainAllocationHandle, cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, Required,            \
       AllocationHandle* handle, void* address)                                                                         \
+    X(flushGpuDirectRdmaWrites, cuFlushGPUDirectRDMAWrites, cuFlushGPUDirectRDMAWrites, 11030, Required,               \
+      FlushTarget target, FlushScope scope)                                                                            \
     X(memGetHandleForAddressRange, cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, 11070, Optional,      \
       void* handle, DevicePtr address, std::size_t bytes, RangeHandleType type, unsigned long long flags)              \
     X(moduleLoadData, cuModuleLoadData, cuModuleLoadData, 2000, Required, ModuleHandle* module, const void* image)     \

@@ -77,6 +77,11 @@ Result<std::shared_ptr<device::DeviceRuntime>> DeviceMemory::find(bool load) {
     return runtime_;
 }
 
+Status DeviceMemory::whyUnknown() {
+    if (!cuda::CudaDriver::isLoaded({settings_.gpu_driver, true})) return {};
+    return find(false).status();
+}
+
 Status DeviceMemory::locate(Region& region) {
     // What is no range is refused by who looks at ranges.
     if (region.range.length == 0 || region.range.wraps()) return {};
@@ -102,9 +107,22 @@ Status DeviceMemory::locate(Region& region) {
     auto opened = (*runtime)->open(place->device);
     if (!opened) return opened.status();
     region.location = place->location;
+    region.matrix_location = matrixLocationOf(gpus_, (*opened)->info().pci);
     region.place =
         std::make_shared<const device::PlacedMemory>(device::PlacedMemory{std::move(*place), std::move(*opened)});
     return {};
+}
+
+Result<std::vector<device::DeviceInfo>> visibleGpus(const Config& settings) {
+    const auto runtime = cuda::CudaRuntime::create({settings.gpu_driver, false});
+    if (!runtime) return runtime.status();
+    std::vector<device::DeviceInfo> gpus;
+    for (int ordinal = 0; ordinal < (*runtime)->count(); ++ordinal) {
+        auto info = (*runtime)->info(ordinal);
+        if (!info) return info.status();
+        gpus.push_back(std::move(*info));
+    }
+    return gpus;
 }
 
 std::shared_ptr<device::StagingPool> makeStagingPool(const Config& settings, unsigned loops, Logger log) {

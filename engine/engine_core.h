@@ -106,8 +106,10 @@ class EngineCore {
     std::map<std::uint64_t, std::unique_ptr<MemoryFile>> allocations;
 
     std::mutex life_mutex;  ///< init and freeEngine exclude each other.
-    Status end;             ///< What freeEngine said first; guarded by `life_mutex`.
-    Status init_failed;     ///< Of an init that had begun to start things; written once before `life` is Ended.
+    Status end;             ///< What freeEngine said last; guarded by `life_mutex`, as is the next.
+    /// Copies of GPUs that had not ended are all that `end` is about.
+    bool ended_beside_copies = false;
+    Status init_failed;  ///< Of an init that had begun to start things; written once before `life` is Ended.
     std::atomic<std::uint32_t> next_tracker{0};
     std::atomic<bool> failed{false};
     Status fatal;  ///< Written once before `failed`.

@@ -1,5 +1,6 @@
 // TransferEngine: init and freeEngine.
 
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <system_error>
@@ -21,6 +22,12 @@
 namespace troupe {
 
 namespace {
+
+/// Work that nothing but copies of a GPU can still touch: of the Nics that move bytes by themselves, whose names begin
+/// with their transports'. RDMA devices have names of their own.
+bool isOfCopies(const QuarantineEntry& entry) {
+    return entry.holder.empty() && (entry.nic.rfind("host", 0) == 0 || entry.nic.rfind("tcp", 0) == 0);
+}
 
 // How long freeEngine waits for running transfers to end, and then for the actors.
 constexpr auto kDrainBound = std::chrono::seconds(2);
@@ -159,6 +166,7 @@ Status TransferEngine::init(const std::string& metadata_conn, const std::string&
     core.local.control = Endpoint{*host, bound->port()};
     core.local.name = isP2p(metadata_conn) ? core.local.control.toString() : local_server_name;
     core.local.matrix = std::move(matrix->matrix);
+    core.device_memory.setMachine(machine.gpus);
     core.numa_nodes.clear();
     for (const NumaNode& node : machine.nodes) core.numa_nodes.push_back(node.id);
     core.listener = std::move(*listener);
@@ -255,8 +263,18 @@ Status TransferEngine::freeEngine() {
     if (core.begun() && core.onAnyTurn())
         return Status(Code::InvalidArgument, "freeEngine on a loop of the engine would wait for itself");
     const std::lock_guard lock(core.life_mutex);
-    // What is still in foreign hands stays so when it is asked again: there is nobody left to look.
-    if (core.life.exchange(EngineCore::Life::Ended) == EngineCore::Life::Running) core.end = stop();
+    // What is still in foreign hands stays so when it is asked again: there is nobody left to look. Copies of GPUs are
+    // looked at.
+    if (core.life.exchange(EngineCore::Life::Ended) == EngineCore::Life::Running) {
+        core.end = stop();
+    } else if (core.ended_beside_copies) {
+        const Status copies = core.staging->copying();
+        if (copies) {
+            core.ended_beside_copies = false;
+            core.quarantine.proveAll();
+        }
+        core.end = copies ? copies : Status(copies.code(), "the engine has ended, but " + copies.message());
+    }
     return core.end;
 }
 
@@ -295,6 +313,10 @@ Status TransferEngine::stop() {
     if (core.batches)
         core.batches->endAll(Status(Code::Canceled, "the engine ended"),
                              [known = unknown.isOk()](const ByteRange&) { return known; });
+    if (!held && unknown && core.staging && !core.staging->copying()) {
+        const auto left = core.quarantine.list().entries;
+        core.ended_beside_copies = std::all_of(left.begin(), left.end(), isOfCopies);
+    }
     // Their ends may take as long as a GPU is busy: without the locks.
     std::vector<EngineCore::InstalledHere> gone;
     {

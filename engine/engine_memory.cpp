@@ -57,6 +57,13 @@ Region regionOf(void* addr, std::size_t length, const std::string& location, boo
     return region;
 }
 
+/// What is no memory to a processor may be a GPU's, of which nobody could be asked.
+Status orOfGpu(EngineCore& core, const Status& refused) {
+    const Status why = core.device_memory.whyUnknown();
+    if (why) return refused;
+    return {refused.code(), refused.message() + "; whether it is memory of a GPU cannot be told: " + why.message()};
+}
+
 /// What can be said of a region before anybody is asked to take it. Finds out whether it may be written.
 Status checkRegion(EngineCore& core, Region& region, MemoryRights& rights) {
     auto location = readLocation(region.location, core.numa_nodes);
@@ -65,9 +72,9 @@ Status checkRegion(EngineCore& core, Region& region, MemoryRights& rights) {
         region.parts = std::make_shared<const Location>(std::move(*location));
     if (const Status located = core.device_memory.locate(region); !located) return located;
     if (region.isOnDevice()) return Status::ok();
-    if (const Status mapped = checkMapped(region.range); !mapped) return mapped;
+    if (const Status mapped = checkMapped(region.range); !mapped) return orOfGpu(core, mapped);
     const auto writable = rights.areAllWritable(region.range);
-    if (!writable) return writable.status();
+    if (!writable) return orOfGpu(core, writable.status());
     region.writable = *writable;
     return Status::ok();
 }

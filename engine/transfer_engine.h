@@ -84,9 +84,10 @@ class TransferEngine {
     /// BatchBusy: the engine has ended all the same, but a process of this host that was given access is stopped, and
     /// so can be neither asked nor proven gone; the error names a region and the process. Do not free or reuse
     /// registered memory while that process lives. Or a Nic could not end what it had begun: the error names the
-    /// memory, which must stay mapped, the rest is free. Every later call says the same. Timeout, Internal: a part of
-    /// the engine did not answer in time, so who still touches registered memory is not known. InvalidArgument: called
-    /// on a loop of this engine, and nothing has ended.
+    /// memory, which must stay mapped, the rest is free. Every later call says the same, but for copies of GPUs,
+    /// which are looked at again: it is Ok once they have ended. Timeout, Internal: a part of the engine did not answer
+    /// in time, so who still touches registered memory is not known. InvalidArgument: called on a loop of this engine,
+    /// and nothing has ended.
     Status freeEngine();
 
     /// The name that peers open: with p2p "host:port". Empty before init.

@@ -7,6 +7,10 @@ namespace troupe::host {
 
 std::optional<Result<std::uint64_t>> DeviceImport::addressFor(const std::shared_ptr<device::Device>& gpu,
                                                               std::uint64_t addr, const By& by) {
+    if (is_own_) {
+        was_used_ = true;
+        return Result<std::uint64_t>(addr);
+    }
     const auto found =
         std::find_if(mappings_.begin(), mappings_.end(), [&](const auto& mapping) { return mapping->gpu == gpu; });
     if (found == mappings_.end()) {
@@ -33,6 +37,7 @@ std::optional<Result<std::uint64_t>> DeviceImport::addressFor(const std::shared_
 std::vector<ByteRange> DeviceImport::mapped() const {
     std::vector<ByteRange> ranges;
     if (given_back_) return ranges;
+    if (was_used_) ranges.push_back(granted_);
     for (const auto& mapping : mappings_)
         if (mapping->state.load(std::memory_order_acquire) == State::Mapped)
             ranges.push_back({mapping->memory.get() + (granted_.addr - shared_->allocation.addr), granted_.length});
@@ -40,7 +45,7 @@ std::vector<ByteRange> DeviceImport::mapped() const {
 }
 
 void DeviceImport::giveBack(const By& by) {
-    if (std::exchange(given_back_, true) || isGone()) return;
+    if (std::exchange(given_back_, true) || is_own_ || isGone()) return;
     by.mapper.give([mappings = mappings_, bell = by.bell] {
         for (const auto& mapping : mappings) {
             mapping->memory.reset();
@@ -51,6 +56,7 @@ void DeviceImport::giveBack(const By& by) {
 }
 
 bool DeviceImport::isGone() const {
+    if (is_own_) return given_back_ || !was_used_;
     return std::all_of(mappings_.begin(), mappings_.end(), [](const auto& mapping) {
         return mapping->state.load(std::memory_order_acquire) == State::Gone;
     });

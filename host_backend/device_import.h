@@ -14,8 +14,9 @@
 
 namespace troupe::host {
 
-/// Memory of another process's GPU, and where it is mapped for GPUs of this process. The mapper maps it and gives it
-/// back; calls are one thread's at a time, and never wait.
+/// Memory of another engine's GPU, and where GPUs of this process have it. Another process's the mapper maps and gives
+/// back. That of an engine of this process is used where it is, as a driver opens no IPC handle in the process that
+/// made it: the grant alone says until when. Calls are one thread's at a time, and never wait.
 class DeviceImport {
   public:
     /// Who does it, and who is told that it is done.
@@ -24,9 +25,12 @@ class DeviceImport {
         std::shared_ptr<MapperBell> bell;
     };
 
-    /// `granted`: what of the allocation may be used, as the owner has it.
-    DeviceImport(device::SharedMemory shared, const ByteRange& granted)
-        : shared_(std::make_shared<const device::SharedMemory>(std::move(shared))), granted_(granted) {}
+    /// `granted`: what of the allocation may be used, as the owner has it. `is_same_process`: the owner is this
+    /// process.
+    DeviceImport(device::SharedMemory shared, const ByteRange& granted, bool is_same_process)
+        : shared_(std::make_shared<const device::SharedMemory>(std::move(shared))),
+          granted_(granted),
+          is_own_(is_same_process && shared_->kind == device::ShareKind::Ipc) {}
     /// Unmaps what was not given back, but for what is being mapped, which is unmapped by the mapper.
     ~DeviceImport() = default;
     DeviceImport(const DeviceImport&) = delete;
@@ -44,7 +48,9 @@ class DeviceImport {
     void giveBack(const By& by);
     /// How it came, for who explains; gone with this, and with what is mapped of it.
     std::weak_ptr<const device::SharedMemory> memory() const { return shared_; }
-    /// Nothing of it is mapped, or being mapped.
+    /// Used at the owner's own addresses.
+    bool isOwn() const { return is_own_; }
+    /// Nothing of it is mapped, being mapped, or in use where it is.
     bool isGone() const;
 
   private:
@@ -59,6 +65,8 @@ class DeviceImport {
 
     const std::shared_ptr<const device::SharedMemory> shared_;
     const ByteRange granted_;
+    const bool is_own_;
+    bool was_used_ = false;  ///< Of one that is: addressFor said where it is.
     std::vector<std::shared_ptr<Mapping>> mappings_;
     bool given_back_ = false;
 };

@@ -92,7 +92,7 @@ Result<bool> GrantCache::add(const DeviceGrant& grant, UniqueFd descriptor) {
     Entry entry;
     entry.range = range;
     entry.region = grant.region;
-    entry.device = std::make_unique<DeviceImport>(std::move(shared), range);
+    entry.device = std::make_unique<DeviceImport>(std::move(shared), range, is_same_process_);
     insert(std::move(entry));
     return true;
 }

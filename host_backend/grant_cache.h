@@ -38,6 +38,8 @@ class GrantCache {
     /// the first that is not.
     bool covers(const ByteRange& range, bool write, std::uint64_t& missing);
 
+    /// Whether the owner, of the grants that come from here on, is another engine of this process.
+    void setSameProcess(bool is_same_process) { is_same_process_ = is_same_process; }
     /// Takes a grant, with the descriptor that came with it. True: it is new. False: it was known already.
     /// ProtocolError: it overlaps another, or its memory file is not what it must be.
     Result<bool> add(const Grant& grant, UniqueFd descriptor);
@@ -56,6 +58,7 @@ class GrantCache {
     std::map<std::uint64_t, Entry> by_addr_;
     std::unordered_map<std::uint64_t, std::uint64_t> addr_of_region_;
     const Entry* last_ = nullptr;
+    bool is_same_process_ = false;
 };
 
 }  // namespace troupe::host

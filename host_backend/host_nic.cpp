@@ -49,8 +49,12 @@ HostNic::~HostNic() {
     // First what this process holds of others, then the wait for what others hold of it: two engines that end at the
     // same time do not wait for each other.
     paths_.clear();
-    for (host::PathNews::Parting& parting : std::exchange(news_.partings, {}))
+    for (host::PathNews::Parting& parting : std::exchange(news_.partings, {})) {
+        // What is mapped a driver does not unmap under a copy. Where it is used at its owner's addresses the end of the
+        // connection would say what is not so; it stays open for as long as the process lives.
+        if (isCopyingWhereItIs(parting)) static_cast<void>(parting.socket.release());
         host::letGo(*shared_->mapper, std::move(parting));
+    }
     server_.reset();
 }
 

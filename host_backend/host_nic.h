@@ -89,6 +89,7 @@ class HostNic : public Nic {
     void failTaken(const Job& job, const Status& cause);
     void pushRemote(host::RemotePath& path, const WorkRequest& request);
     bool releaseParting();
+    bool isCopyingWhereItIs(const host::PathNews::Parting& parting) const;
     void onMapped();
     bool pollDevices(TimePoint now, Sweep& sweep);
     void tellDropped(std::vector<host::DeviceJobs::Ended>& dropped, bool retryable);

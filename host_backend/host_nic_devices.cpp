@@ -1,7 +1,9 @@
 // HostNic: memory of GPUs.
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "host_backend/host_nic.h"
 
@@ -48,6 +50,14 @@ void HostNic::pushRemote(host::RemotePath& path, const WorkRequest& request) {
         path.push(request, *local != nullptr ? (*local)->place.get() : nullptr);
     else
         ended_.push_back({request, local.status().withContext(info_.name), false, true, true});
+}
+
+bool HostNic::isCopyingWhereItIs(const host::PathNews::Parting& parting) const {
+    return std::any_of(parting.imports.begin(), parting.imports.end(), [this](const auto& import) {
+        const auto ranges = import->isOwn() ? import->mapped() : std::vector<ByteRange>();
+        return std::any_of(ranges.begin(), ranges.end(),
+                           [this](const ByteRange& range) { return devices_.touches(range); });
+    });
 }
 
 /// What paths let go of may be unmapped, and the owner told, as soon as no GPU copies there. True when anything may.

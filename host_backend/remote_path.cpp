@@ -1,6 +1,7 @@
 #include "host_backend/remote_path.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -69,6 +70,8 @@ void RemotePath::onTimer(TimePoint now, std::vector<Failure>& failures) {
 void RemotePath::greeted(std::vector<Failure>& failures) {
     socket_ = greeting_->takeSocket();
     process_ = greeting_->takeProcess();
+    // Of a process that lives, by the kernel's word, so the number is nobody else's.
+    grants_.setSameProcess(process_->pid() == ::getpid());
     vm_ = greeting_->vm();
     greeting_.reset();
     state_ = State::Up;
@@ -244,7 +247,7 @@ void RemotePath::onGrant(const SomeGrant& grant, bool writable, UniqueFd descrip
     const auto added = grants_.add(grant, std::move(descriptor));
     if (!added) return broken(added.status(), failures);
     if (const auto* const entry = grants_.find(grant.base); *added && entry != nullptr && entry->device)
-        shared_.ways->add(peer_->desc->incarnation, entry->range, entry->device->memory());
+        shared_.ways->add(peer_->desc->incarnation, entry->range, entry->device->memory(), entry->device->isOwn());
     asks_.erase(ask);
     if (asker != waiting_.end()) asker->asked = 0;
     ask_limit_ = *added ? std::min(2 * ask_limit_, kMaxAsks) : std::max<std::size_t>(ask_limit_ / 2, 1);

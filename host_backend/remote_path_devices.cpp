@@ -100,6 +100,12 @@ void RemotePath::runDevice(const GrantCache::Entry& grant, Sweep& sweep) {
         return;
     }
     if (!*addr) return decline(job, addr->status(), sweep.failed);
+    const ByteRange source{reinterpret_cast<std::uint64_t>(request.local), request.length};
+    if (grant.device->isOwn() && source.overlaps({**addr, request.length}))
+        return decline(
+            job,
+            Status(Code::Unsupported, "source " + source.toString() + " and destination overlap in memory of a GPU"),
+            sweep.failed);
     DeviceSide local;
     local.addr = reinterpret_cast<std::uint64_t>(request.local);
     local.device = job.device->memory.device;

@@ -43,11 +43,21 @@ struct TaskHistory {
     /// Bytes arrived by a worker.
     void arrived(std::uint32_t worker, std::uint64_t bytes, TimePoint now) {
         if (bytes == 0) return;
+        carried |= bitOf(worker);
         const Attempt* const last = attempts.empty() ? nullptr : &attempts.back();
         if (last != nullptr && last->worker == worker && last->cause.isOk())
             attempts.back().bytes += bytes;
         else
             add({worker, bytes, {}, 0, now, last == nullptr || last->cause.isOk() ? Duration{} : now - last->when});
+    }
+
+    /// The worker's transport does not carry what it gave back.
+    void wasDeclined(std::uint32_t worker) { declined |= bitOf(worker); }
+
+    /// Of these workers, as in Task::workers, those that did not only decline; all, where there is no other.
+    std::uint64_t carriersAmong(std::uint64_t workers) const {
+        const std::uint64_t left = workers & ~(declined & ~carried);
+        return left != 0 ? left : workers;
     }
 
     /// Something of the task went out; it ends the pause of what came back before.
@@ -81,8 +91,11 @@ struct TaskHistory {
     std::vector<Attempt> attempts;
     std::uint64_t left_out = 0;  ///< Attempts that came after those.
     bool open = false;           ///< Something came back, and nothing was sent since.
+    std::uint64_t declined = 0;  ///< Workers, as in Task::workers, that gave something back for good.
+    std::uint64_t carried = 0;   ///< Workers that something arrived by.
 
   private:
+    static std::uint64_t bitOf(std::uint32_t worker) { return 1ull << (worker < 63 ? worker : 63); }
     void add(Attempt attempt) {
         if (attempts.size() < kMost)
             attempts.push_back(std::move(attempt));

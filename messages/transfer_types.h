@@ -118,7 +118,8 @@ struct RouteExplanation {
         /// "suspect, last heard of 2300 ms ago; 100 ms ago: ConnectionLost: ...", for people.
         std::string toString() const;
     };
-    std::string transport;          ///< What carries it; empty: nothing does.
+    /// What carries it; empty: nothing does. Of a task not one that only declined it: `attempts` have that.
+    std::string transport;
     std::vector<std::string> nics;  ///< Of a segment: those that may carry it. Of a task: those that did, or do.
     /// Of a task with memory of a GPU at an end, once something carries it: how that does so, for people. "copied
     /// by the GPU", "mapped by an IPC handle", "staged through pinned memory here", "straight, by dma-buf", ...

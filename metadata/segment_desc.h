@@ -20,6 +20,13 @@ struct DeviceDesc {
     bool operator==(const DeviceDesc&) const = default;
 };
 
+/// What it takes until the owner of memory sees what an RDMA device wrote there.
+enum class RdmaWrites : std::uint8_t {
+    Plain,     ///< Nothing.
+    ReadBack,  ///< A read by the same connection after them, which drives them into the memory: of a GPU.
+    None,      ///< Nothing would do: they are refused, and go by another transport.
+};
+
 /// One registered region of a segment.
 struct BufferDesc {
     std::string location;      ///< "cpu:0", "cuda:1" or "*"; the schema's `name`.
@@ -30,6 +37,7 @@ struct BufferDesc {
     std::vector<std::uint32_t> rkeys;
     std::uint64_t generation = 0;   ///< Counts registrations of the owner; tells a region from its successor.
     bool remote_accessible = true;  ///< False: listed for completeness, never reachable.
+    RdmaWrites rdma_writes = RdmaWrites::Plain;
     bool operator==(const BufferDesc&) const = default;
 };
 

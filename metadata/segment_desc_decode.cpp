@@ -20,6 +20,7 @@ constexpr std::size_t kMaxLocations = 4096;
 constexpr std::size_t kMaxMatrixNames = 1u << 16;
 constexpr std::size_t kMaxLanes = 1024;
 constexpr std::size_t kMaxTransports = 64;
+constexpr std::uint64_t kMaxRight = static_cast<std::uint64_t>(RdmaWrites::None) << 1 | 1;
 constexpr std::size_t kMaxShortText = 256;  ///< Names of devices, locations and transports, gids, the timestamp.
 
 // How long a text may be for what it says: several times what encodeSegmentDesc needs, so that fields of other engines,
@@ -163,7 +164,8 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
                                " chunks");
             if (!has_troupe_) continue;
             buffer.generation = rights_[i].generation;
-            buffer.remote_accessible = rights_[i].remote != 0;
+            buffer.remote_accessible = (rights_[i].remote & 1) != 0;
+            buffer.rdma_writes = static_cast<RdmaWrites>(rights_[i].remote >> 1);
         }
         return std::move(desc_);
     }
@@ -400,7 +402,8 @@ class Decoder final : public nlohmann::json_sax<nlohmann::json> {
     }
     bool addRight(std::uint64_t value) {
         if (right_size_ == 2) return fail("is not a pair");
-        if (right_size_ == 1 && value > 1) return fail("says " + std::to_string(value) + " where 0 or 1 is due");
+        if (right_size_ == 1 && value > kMaxRight)
+            return fail("says " + std::to_string(value) + " where at most " + std::to_string(kMaxRight) + " is due");
         (right_size_++ == 0 ? rights_.back().generation : rights_.back().remote) = value;
         return true;
     }

@@ -100,7 +100,11 @@ void writeTroupe(Writer& out, const SegmentDesc& desc) {
     out.key("buffers"), out.array(desc.buffers, [&](const BufferDesc& buffer) {
         out.raw('[');
         out.value(buffer.generation);
-        out.raw(buffer.remote_accessible ? ",1]" : ",0]");
+        out.raw(',');
+        // Bit 0: accessible. Bits 1 and 2: RdmaWrites.
+        out.value(static_cast<unsigned>(buffer.remote_accessible ? 1 : 0) | static_cast<unsigned>(buffer.rdma_writes)
+                                                                                << 1);
+        out.raw(']');
     });
     out.raw('}');
 }

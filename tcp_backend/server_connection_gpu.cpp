@@ -7,6 +7,17 @@
 
 namespace troupe::tcp {
 
+namespace {
+
+/// What is wrong with memory of a GPU here that `why` was said of.
+RangeFault faultOfCopy(const Status& why, std::uint64_t addr) {
+    // The memory is at fault, and not the range that was asked for, which was looked up.
+    if (why.code() == Code::InvalidArgument) return {Code::AccessDenied, addr, Denial::NotCopied};
+    return {why.code(), addr};
+}
+
+}  // namespace
+
 /// Where the payload of `incoming_` goes.
 Payload ServerConnection::stagedPayload() {
     const auto staging = shared_.gpu.at(incoming_.device);
@@ -32,7 +43,7 @@ bool ServerConnection::hasLanded(std::uint64_t number) {
     Landing& landing = landings_.front();
     const Status lost = landing.sink->state();
     RangeFault fault = landing.fault;
-    if (!lost && !fault) fault = {lost.code(), landing.range.addr};
+    if (!lost && !fault) fault = faultOfCopy(lost, landing.range.addr);
     const bool is_over = !lost   ? !shared_.gpu.touches(landing.range)
                          : fault ? landing.sink->isSettled()
                                  : landing.sink->isDone();
@@ -99,7 +110,7 @@ bool ServerConnection::failStaged(Gather& gather, std::uint64_t number, std::uin
     Response& response = responses_[number];
     staged_.fail(number);
     forget(response);
-    response = refusal(response.id, {why.code(), response.range.addr});
+    response = refusal(response.id, faultOfCopy(why, response.range.addr));
     return addResponse(gather, response, 0) == frameBytes(response);
 }
 

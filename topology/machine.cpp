@@ -143,6 +143,21 @@ Machine discoverMachine(const fs::path& root, const fs::path& dev) {
     return {std::move(topology.nodes), readRdmaDevices(root, dev), readGpus(root), std::move(topology.interfaces)};
 }
 
+std::string matrixLocationOf(const std::vector<Gpu>& gpus, const std::string& pci) {
+    // The domain may be written with more zeros.
+    const auto shortest = [](const std::string& address) {
+        std::string text = address.substr(std::min(address.find_first_not_of('0'), address.size()));
+        std::transform(text.begin(), text.end(), text.begin(),
+                       [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+        return text;
+    };
+    if (gpus.empty()) return "";
+    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
+        return !gpu.place.pci.empty() && shortest(gpu.place.pci.back()) == shortest(pci);
+    });
+    return found == gpus.end() ? "*" : "cuda:" + std::to_string(found->index);
+}
+
 Distance distanceBetween(const Place& a, const Place& b, const std::vector<NumaNode>& nodes) {
     const auto common = static_cast<std::size_t>(
         std::mismatch(a.pci.begin(), a.pci.end(), b.pci.begin(), b.pci.end()).first - a.pci.begin());

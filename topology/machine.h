@@ -51,6 +51,11 @@ struct Machine {
 /// data loop.
 Machine discoverMachine(const std::filesystem::path& sysfs = "/sys", const std::filesystem::path& dev = "/dev");
 
+/// What the priority matrix calls the GPU at a PCI address ("0000:1b:00.0"), which a process may count otherwise
+/// (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER): "cuda:3". "*", of which nothing is known: it is none of these GPUs.
+/// Empty: there are none, so that nobody has counted.
+std::string matrixLocationOf(const std::vector<Gpu>& gpus, const std::string& pci);
+
 /// How far two places are from each other; the smaller is nearer.
 enum class Nearness {
     Same,        ///< The same PCI function, or memory and a device of the same node.

@@ -49,6 +49,13 @@ struct MemoryPlace {
 
 using DeviceUuid = std::array<std::uint8_t, 16>;
 
+/// What it takes until a GPU sees what a NIC wrote straight into its memory, once the NIC says that it has.
+enum class NicWrites : std::uint8_t {
+    Ordered,  ///< Nothing: its kernels and copies see them.
+    Flushed,  ///< Device::flushNicWrites, in the process whose memory it is.
+    Unseen,   ///< The driver has no way. No NIC may write there.
+};
+
 /// What a GPU is and can do. Of a GPU that is only looked at, too.
 struct DeviceInfo {
     int ordinal = 0;
@@ -65,7 +72,8 @@ struct DeviceInfo {
     bool peer_memory = false;     ///< NICs reach its memory by address, with nvidia-peermem.
     bool fd_handles = false;      ///< Virtual memory can be shared by descriptors.
     bool fabric_handles = false;  ///< Virtual memory can be shared across hosts of one NVLink domain.
-    bool host_pointers = false;   ///< Its kernels reach pinned memory by the host's own addresses.
+    NicWrites nic_writes = NicWrites::Unseen;
+    bool host_pointers = false;  ///< Its kernels reach pinned memory by the host's own addresses.
 };
 
 class Device;
@@ -240,6 +248,10 @@ class Device : public std::enable_shared_from_this<Device> {
     /// Has the driver finish what it does with the range by itself before it answers, as a NIC that reads the memory
     /// needs it. Of virtual memory no driver can be asked for that: there only the events of a request order.
     virtual Status orderForNics(const ByteRange& range) = 0;
+    /// Waits until this GPU's kernels and copies, and those of others that reach its memory, see what NICs had written
+    /// to that when it was called; not for what the GPU does. A read over the bus: microseconds, so for many requests
+    /// at once. Where DeviceInfo::nic_writes is Ordered it does nothing, and where it is Unseen it is Unsupported.
+    virtual Status flushNicWrites() = 0;
 
   private:
     template <Resource kKind>

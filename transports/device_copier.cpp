@@ -96,13 +96,12 @@ bool DeviceCopier::poll() {
     return busy_.size() != before;
 }
 
-bool DeviceCopier::touches(const ByteRange& memory) const {
-    return std::any_of(busy_.begin(), busy_.end(), [&](unsigned index) {
-        const auto& moves = slots_[index].moves;
-        return std::any_of(moves.begin(), moves.end(), [&](const PageMove& move) {
-            return ByteRange{move.to, move.bytes}.overlaps(memory) || ByteRange{move.from, move.bytes}.overlaps(memory);
-        });
-    });
+std::optional<ByteRange> DeviceCopier::touched(const ByteRange& memory) const {
+    for (const unsigned index : busy_)
+        for (const PageMove& move : slots_[index].moves)
+            for (const ByteRange& end : {ByteRange{move.to, move.bytes}, ByteRange{move.from, move.bytes}})
+                if (end.overlaps(memory)) return end;
+    return std::nullopt;
 }
 
 bool DeviceCopier::arm() {

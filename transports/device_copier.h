@@ -61,8 +61,8 @@ class DeviceCopier {
 
     bool poll();
     bool hasWork() const { return !busy_.empty(); }
-    /// A copy from or to that memory is under way.
-    bool touches(const ByteRange& memory) const;
+    /// A copy from or to that memory is under way: an end of one, which is not all of its ends.
+    std::optional<ByteRange> touched(const ByteRange& memory) const;
     /// As StagingRing::arm.
     bool arm();
     int waitFd() const { return bell_.fd(); }

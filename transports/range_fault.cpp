@@ -10,6 +10,10 @@ std::string denied(std::uint64_t addr, Denial denial) {
     switch (denial) {
         case Denial::LocalOnly: break;
         case Denial::ReadOnly: return hexAddress(addr) + " is mapped read-only";
+        case Denial::NotCopied:
+            return hexAddress(addr) +
+                   " is registered, but the driver of its owner's GPU refuses to copy it: was it freed there while it "
+                   "was registered?";
         case Denial::Untouchable:
             return (addr != 0 ? hexAddress(addr) + " is registered, but its owner may not touch it"
                               : std::string("it is registered, but its owner may not touch all of it")) +

@@ -12,6 +12,7 @@ enum class Denial : std::uint8_t {
     LocalOnly,    ///< It is not remotely accessible.
     ReadOnly,     ///< It is mapped read-only.
     Untouchable,  ///< Its owner may not touch it any more: it was protected, or its file cut short.
+    NotCopied,    ///< Of a GPU, whose driver does not copy it: it was freed while it was registered, say.
 };
 
 /// Why a range of memory may not be used, and the first address that is at fault.

@@ -33,6 +33,13 @@ Result<std::shared_ptr<Staging>> Staging::create(const std::shared_ptr<Device>& 
     return staging;
 }
 
+Status Staging::heldIn(const ByteRange& memory) const {
+    const auto found = touched(memory);
+    if (!found) return {};
+    return {Code::BatchBusy, "a copy of " + device_->info().location + " from or to " + found->toString() +
+                                 " was begun and has not ended; try again"};
+}
+
 bool Staging::poll() const {
     const bool sent = out_->poll();
     const bool received = in_->poll();
@@ -184,6 +191,21 @@ void StagingPool::release(const std::string& transport, const Region& region) {
         if (std::none_of(ended.by_loop.begin(), ended.by_loop.end(), is_used)) break;
         std::this_thread::sleep_for(kLetGoStep);
     }
+}
+
+Status StagingPool::copying() const {
+    std::vector<std::shared_ptr<Staging>> all;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [ordinal, of_device] : devices_)
+            for (const auto& staging : of_device.by_loop)
+                if (staging) all.push_back(staging);
+    }
+    for (const auto& staging : all) {
+        staging->poll();
+        if (const Status held = staging->heldIn({0, UINT64_MAX}); !held) return held;
+    }
+    return {};
 }
 
 std::shared_ptr<Staging> StagingPool::find(unsigned loop, int ordinal) const {

@@ -42,9 +42,15 @@ class Staging : public std::enable_shared_from_this<Staging> {
     bool poll() const;
     bool hasWork() const { return out_->hasWork() || in_->hasWork() || copier_->hasWork(); }
     bool hasHolders() const { return out_->hasHolders() || in_->hasHolders(); }
-    bool touches(const ByteRange& memory) const {
-        return out_->touches(memory) || in_->touches(memory) || copier_->touches(memory);
+    bool touches(const ByteRange& memory) const { return touched(memory).has_value(); }
+    /// Memory of a copy that is under way and touches `memory`.
+    std::optional<ByteRange> touched(const ByteRange& memory) const {
+        if (auto found = out_->touched(memory)) return found;
+        if (auto found = in_->touched(memory)) return found;
+        return copier_->touched(memory);
     }
+    /// Ok, or BatchBusy with such memory.
+    Status heldIn(const ByteRange& memory) const;
     /// As StagingRing::arm, of both. False also while somebody wants a chunk that only a poll can free.
     bool arm() const;
 
@@ -83,6 +89,9 @@ class StagingPool {
 
     /// Null: no region of that GPU is registered.
     std::shared_ptr<Staging> find(unsigned loop, int ordinal) const;
+
+    /// Ok, or BatchBusy with the memory of a copy that was begun and has not ended. Only when the loops have ended.
+    Status copying() const;
 
   private:
     struct OfDevice {

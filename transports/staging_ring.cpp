@@ -166,12 +166,11 @@ bool StagingRing::poll() {
     return busy_.size() != before;
 }
 
-bool StagingRing::touches(const ByteRange& memory) const {
-    return std::any_of(busy_.begin(), busy_.end(), [&](unsigned chunk) {
-        const auto& pieces = chunks_[chunk].copying;
-        return std::any_of(pieces.begin(), pieces.end(),
-                           [&](const ByteRange& piece) { return piece.overlaps(memory); });
-    });
+std::optional<ByteRange> StagingRing::touched(const ByteRange& memory) const {
+    for (const unsigned chunk : busy_)
+        for (const ByteRange& piece : chunks_[chunk].copying)
+            if (piece.overlaps(memory)) return piece;
+    return std::nullopt;
 }
 
 Status StagingRing::signal(EventRef event) {

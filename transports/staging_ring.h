@@ -114,7 +114,9 @@ class StagingRing {
     bool poll();
     bool hasWork() const { return !busy_.empty(); }
     /// A copy to or from that memory of the GPU is under way.
-    bool touches(const ByteRange& memory) const;
+    bool touches(const ByteRange& memory) const { return touched(memory).has_value(); }
+    /// What of the GPU's it is then: an end of one such copy.
+    std::optional<ByteRange> touched(const ByteRange& memory) const;
 
     /// The event is done as soon as every copy begun until now is. It is of the application, on this device.
     Status signal(EventRef event);

@@ -106,9 +106,7 @@ Status StagingUser::shut() const {
         const Staging& staging = *active.staging;
         staging.poll();
         while (staging.hasWork()) {
-            if (Clock::now() >= until)
-                return {Code::BatchBusy,
-                        "copies from or to " + staging.device().info().location + " were begun and have not ended"};
+            if (Clock::now() >= until) return staging.heldIn({0, UINT64_MAX});
             std::this_thread::sleep_for(kShutStep);
             staging.poll();
         }
@@ -125,9 +123,7 @@ bool StagingUser::touches(const ByteRange& range) const {
 
 Status StagingUser::heldIn(const ByteRange& range) const {
     for (const Active& active : active_)
-        if (active.staging->touches(range))
-            return {Code::BatchBusy, "a copy of " + active.staging->device().info().location + " that was begun in " +
-                                         range.toString() + " has not ended; try again"};
+        if (Status held = active.staging->heldIn(range); !held) return held;
     return {};
 }
 

@@ -66,7 +66,23 @@ bool sameGid(const ibv_gid_entry& one, const ibv_gid_entry& other) {
 
 Device::~Device() {
     queue_.publish(nullptr);
+    if (sink_key_ != nullptr && api_->deregMr(sink_key_) != 0) {
+        // The device may still write there.
+        static_cast<void>(sink_.release());
+    }
     if (pd_ != nullptr) static_cast<void>(api_->deallocPd(pd_));
+}
+
+Result<ibv_sge> Device::sink() {
+    if (sink_key_ == nullptr) {
+        auto bytes = std::make_unique<std::byte[]>(1);
+        ibv_mr* const made = api_->regMr(pd_, bytes.get(), 1, IBV_ACCESS_LOCAL_WRITE);
+        if (made == nullptr)
+            return errnoStatus(Code::Unsupported, "rdma: register what is read back with " + describe(), errno);
+        sink_ = std::move(bytes);
+        sink_key_ = made;
+    }
+    return ibv_sge{reinterpret_cast<std::uint64_t>(sink_.get()), 1, sink_key_->lkey};
 }
 
 std::string Device::describe() const {

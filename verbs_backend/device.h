@@ -74,6 +74,11 @@ class Device {
     /// Makes another one in place of a queue that failed. Not Ok: there is none, and the old one stays.
     Status renewQueue();
 
+    /// The key and address of a byte that reads may be answered into whose bytes nobody wants: registered when it is
+    /// first asked for, which is one page. For one thread, the one that owns the port's Nic. Not Ok: the device does
+    /// not register it.
+    Result<ibv_sge> sink();
+
     /// The device or its port is broken until it is opened anew: nothing more is asked of it, and peers are not told of
     /// it. Its place among the devices stays.
     bool isOut() const { return out_.load(std::memory_order_acquire); }
@@ -104,6 +109,8 @@ class Device {
     Snapshot<PortView> view_;
     Snapshot<CompletionQueue> queue_;
     std::atomic<bool> out_{false};
+    std::unique_ptr<std::byte[]> sink_;
+    ibv_mr* sink_key_ = nullptr;
 };
 
 /// How far a GID reaches, as far as it says so itself; only those of one kind can reach each other.

@@ -37,6 +37,10 @@ std::string memlockAdvice(std::uint64_t need) {
            " bytes are the least for this region alone, or unlimited";
 }
 
+device::NicWrites nicWritesTo(const Region& region) {
+    return region.isOnDevice() ? region.place->device->info().nic_writes : device::NicWrites::Ordered;
+}
+
 }  // namespace
 
 Status RegionKeys::end() {
@@ -60,17 +64,39 @@ Status RegionKeys::end() {
 }
 
 void KeyMap::insert(Entry entry) {
-    if (!entry.keys) ++declined_;
+    if (!entry.why) ++declined_;
+    if (entry.flushed_by) ++flushed_;
     const auto place = std::upper_bound(entries_.begin(), entries_.end(), entry.range.addr,
                                         [](std::uint64_t addr, const Entry& other) { return addr < other.range.addr; });
     entries_.insert(place, std::move(entry));
 }
 
-Status KeyMap::declined(const ByteRange& range) const {
+void KeyMap::erase(std::uint64_t region) {
+    std::erase_if(entries_, [&](const Entry& entry) {
+        if (entry.region != region) return false;
+        declined_ -= entry.why ? 0 : 1;
+        flushed_ -= entry.flushed_by ? 1 : 0;
+        return true;
+    });
+}
+
+Status KeyMap::declined(const ByteRange& range, Opcode opcode) const {
     if (declined_ == 0) return {};
-    const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                    [&](const Entry& entry) { return !entry.keys && entry.range.overlaps(range); });
+    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return !entry.why && (!entry.keys || opcode == Opcode::Read) && entry.range.overlaps(range);
+    });
     return found == entries_.end() ? Status() : found->why;
+}
+
+void KeyMap::findFlushed(const ByteRange& range, std::vector<std::shared_ptr<device::Device>>& gpus) const {
+    if (flushed_ == 0) return;
+    auto at = std::upper_bound(entries_.begin(), entries_.end(), range.addr,
+                               [](std::uint64_t wanted, const Entry& entry) { return wanted < entry.range.addr; });
+    if (at != entries_.begin()) --at;
+    for (; at != entries_.end() && at->range.addr < range.end(); ++at)
+        if (at->flushed_by && at->range.overlaps(range) &&
+            std::find(gpus.begin(), gpus.end(), at->flushed_by) == gpus.end())
+            gpus.push_back(at->flushed_by);
 }
 
 const RegionKeys* KeyMap::find(std::uint64_t addr) const {
@@ -112,19 +138,37 @@ Status MemoryTable::add(const Region& region) {
                                             std::to_string(devices_.size()) + " devices; at most " +
                                             std::to_string(kMaxBufferKeys) + " keys per region: " + chunkBound()};
     const bool on_device = device_memory_ && device_memory_->holds(region.location);
-    auto registered = on_device ? registerDeviceMemory(region) : registerAll(region, nullptr);
+    auto registered = on_device ? registerDeviceMemory(asNicsMayUse(region)) : registerAll(region, nullptr);
     if (!registered && on_device) {
         decline(region, registered.status());
         return {};
     }
     if (!registered) return registered.status();
     std::shared_ptr<RegionKeys> keys = std::move(*registered);
+    KeyMap::Entry entry{region.range, keys, region.id};
+    if (const device::NicWrites writes = nicWritesTo(region); writes == device::NicWrites::Flushed)
+        entry.flushed_by = region.place->device;
+    else if (writes == device::NicWrites::Unseen)
+        entry.why = Status(Code::Unsupported, "memory at " + region.location +
+                                                  " may not be written by RDMA: its driver neither orders what NICs "
+                                                  "write nor flushes it (GPU_DIRECT_RDMA_WRITES_ORDERING is NONE)");
     const std::lock_guard lock(writers_);
+    if (!entry.why)
+        log_->log(std::exchange(said_unseen_, true) ? spdlog::level::debug : spdlog::level::warn,
+                  "rdma: {}: what is written to it goes by other transports: {}", region.range.toString(),
+                  entry.why.message());
     by_addr_[region.range.addr] = keys;
     auto next = std::make_shared<KeyMap>(*visible_.load());
-    next->insert({region.range, std::move(keys), region.id});
+    next->insert(std::move(entry));
     visible_.publish(std::move(next));
     return {};
+}
+
+/// Without the right to write where the GPU would not see it.
+Region MemoryTable::asNicsMayUse(const Region& region) {
+    Region limited = region;
+    if (nicWritesTo(region) == device::NicWrites::Unseen) limited.writable = false;
+    return limited;
 }
 
 /// No device reaches it.
@@ -223,12 +267,11 @@ Status MemoryTable::remove(const Region& region) {
             ending.push_back(std::move(found->second));
             by_addr_.erase(found);
             auto next = std::make_shared<KeyMap>(*visible_.load());
-            std::erase_if(next->entries_, [&](const KeyMap::Entry& entry) { return entry.keys == ending.back(); });
+            next->erase(region.id);
             visible_.publish(std::move(next));
         } else if (visible_.load()->declined_ != 0) {
             auto next = std::make_shared<KeyMap>(*visible_.load());
-            next->declined_ -= std::erase_if(
-                next->entries_, [&](const KeyMap::Entry& entry) { return !entry.keys && entry.region == region.id; });
+            next->erase(region.id);
             visible_.publish(std::move(next));
         }
     }
@@ -246,8 +289,9 @@ Status MemoryTable::remove(const Region& region) {
 
 Status MemoryTable::registerChunk(const Device& device, const ByteRange& chunk, const Region& region,
                                   const ExportedMemory* exported, ibv_mr*& made) const {
-    // Relaxed ordering is safe: a READ's bytes are only looked at after its completion, and it is optional, so that
-    // libibverbs drops it where the device has none.
+    // Relaxed ordering is safe: a READ's bytes are only looked at after its completion, and what reads back what was
+    // written, by the device, overtakes no write. It is optional, so that libibverbs drops it where the device has
+    // none.
     int access = IBV_ACCESS_RELAXED_ORDERING;
     if (region.remote_accessible) access |= IBV_ACCESS_REMOTE_READ;
     // The kernel pins what is asked to be writable for writing, and refuses memory that is mapped read-only (EFAULT).
@@ -296,6 +340,10 @@ void MemoryTable::describe(SegmentDesc& desc) const {
         if (!buffer.remote_accessible || keys == nullptr || keys->region().range.addr != buffer.addr ||
             keys->region().range.length != buffer.length)
             continue;
+        const device::NicWrites writes = nicWritesTo(keys->region());
+        buffer.rdma_writes = writes == device::NicWrites::Ordered   ? RdmaWrites::Plain
+                             : writes == device::NicWrites::Flushed ? RdmaWrites::ReadBack
+                                                                    : RdmaWrites::None;
         buffer.rkeys.clear();
         buffer.rkeys.reserve(keys->chunks() * devices_.size());
         for (std::uint64_t chunk = 0; chunk < keys->chunks(); ++chunk)

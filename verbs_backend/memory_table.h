@@ -12,7 +12,9 @@
 #include "base/snapshot.h"
 #include "base/status.h"
 #include "metadata/segment_desc.h"
+#include "transports/device.h"
 #include "transports/memory_exporter.h"
+#include "transports/opcode.h"
 #include "transports/region.h"
 #include "verbs_backend/device.h"
 
@@ -67,8 +69,14 @@ class KeyMap {
   public:
     /// The region with keys that contains `addr`, or null.
     const RegionKeys* find(std::uint64_t addr) const;
-    /// Why one of the regions that `range` touches has no keys; Ok: each has, or is not known here.
-    Status declined(const ByteRange& range) const;
+    /// Why one of the regions that `range` touches is not for such a request: it has no keys, or, of a READ, no NIC may
+    /// write there. Ok: each is, or is not known here.
+    Status declined(const ByteRange& range, Opcode opcode) const;
+    /// The GPUs whose memory `range` touches and that have to flush what a NIC wrote there, added to `gpus` if they are
+    /// not in it.
+    void findFlushed(const ByteRange& range, std::vector<std::shared_ptr<device::Device>>& gpus) const;
+    /// There are such regions.
+    bool hasFlushed() const { return flushed_ != 0; }
 
   private:
     friend class MemoryTable;
@@ -76,11 +84,15 @@ class KeyMap {
         ByteRange range;
         std::shared_ptr<const RegionKeys> keys;  ///< Null: declined.
         std::uint64_t region = 0;                ///< Its number.
-        Status why = {};                         ///< Of one that was declined.
+        Status why = {};                         ///< Of one that was declined, or that no NIC may write to.
+        std::shared_ptr<device::Device> flushed_by = nullptr;  ///< Null: what NICs write there need not be flushed.
     };
     void insert(Entry entry);
+    /// Forgets the region of that number.
+    void erase(std::uint64_t region);
     std::vector<Entry> entries_;
-    std::size_t declined_ = 0;  ///< How many are.
+    std::size_t declined_ = 0;  ///< How many have a `why`.
+    std::size_t flushed_ = 0;   ///< How many have a `flushed_by`.
 };
 
 /// Registers local memory with every device. Writers are the threads that register; data loops read snapshots.
@@ -100,7 +112,8 @@ class MemoryTable {
     /// Memory of a device is exported once and imported by every Nic; where that fails, its address is registered as
     /// any other, which works with a driver that lends it (peer memory). Where neither works it is *declined*: that is
     /// Ok, so that other transports may have it, peers get no key for it, and KeyMap::declined says why. The first time
-    /// the log does, too.
+    /// the log does, too. Memory of a GPU that would not see what NICs write there is registered to be read alone:
+    /// KeyMap::declined has READs into it, and the descriptor has peers' WRITEs, go by other transports.
     Status add(const Region& region);
     /// The keys are dead when this is Ok: the devices refuse them from then on. Nothing may be in flight there.
     /// BatchBusy: a device did not take a registration back, so the memory is still pinned, and within reach of whoever
@@ -119,6 +132,7 @@ class MemoryTable {
     Status registerWith(std::size_t device, const Region& region, const ExportedMemory* exported, RegionKeys& keys,
                         const std::atomic<bool>& given_up) const;
     Result<std::shared_ptr<RegionKeys>> registerDeviceMemory(const Region& region);
+    static Region asNicsMayUse(const Region& region);
     void decline(const Region& region, const Status& why);
     std::string chunkBound() const;
     Status registerChunk(const Device& device, const ByteRange& chunk, const Region& region,
@@ -133,6 +147,7 @@ class MemoryTable {
     std::map<std::uint64_t, std::shared_ptr<RegionKeys>> by_addr_;
     std::vector<std::shared_ptr<RegionKeys>> stuck_;  ///< Of which a device kept something; nobody finds them any more.
     bool said_declined_ = false;                      ///< In the log.
+    bool said_unseen_ = false;                        ///< In the log: that no NIC may write to a GPU.
     Snapshot<KeyMap> visible_;
 };
 

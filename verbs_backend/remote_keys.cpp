@@ -74,15 +74,19 @@ Result<RemoteKeys::Found> RemoteKeys::find(std::uint64_t addr, std::size_t devic
     const std::uint64_t index = chunk * devices + device;
     if (device >= devices || index >= buffer->rkeys.size()) return refusal(addr, buffer);
     const std::uint64_t left = std::min(chunk_bytes - offset % chunk_bytes, buffer->length - offset);
-    return Found{buffer->rkeys[index], left};
+    return Found{buffer->rkeys[index], left, buffer->rdma_writes == RdmaWrites::ReadBack};
 }
 
-Status RemoteKeys::covers(const ByteRange& range) const {
+Status RemoteKeys::covers(const ByteRange& range, Opcode opcode) const {
     if (range.wraps()) return {Code::InvalidArgument, RangeFault{Code::InvalidArgument, range.addr}.toString()};
     std::uint64_t at = range.addr;
     while (at < range.end()) {
         const BufferDesc* buffer = bufferAt(at);
         if (buffer == nullptr || !buffer->remote_accessible || buffer->rkeys.empty()) return refusal(at, buffer);
+        if (opcode == Opcode::Write && buffer->rdma_writes == RdmaWrites::None)
+            return {Code::Unsupported, "segment '" + peer_->name + "' through RDMA: " + hexAddress(at) +
+                                           " is memory of " + buffer->location +
+                                           ", which does not see what RDMA devices write"};
         at = buffer->addr + buffer->length;
     }
     return {};

@@ -18,13 +18,15 @@ class RemoteKeys {
     struct Found {
         std::uint32_t key = 0;
         std::uint64_t length = 0;
+        bool read_back = false;  ///< What is written there is to be followed by a read; see RdmaWrites.
     };
     /// AddressNotRegistered: nothing is registered there, as far as this version of the descriptor knows. AccessDenied:
     /// its owner lets nobody in. Unsupported: it is memory of a GPU that no RDMA device of its owner reaches.
     Result<Found> find(std::uint64_t addr, std::size_t device) const;
 
-    /// Ok when all of it can be found; the first error otherwise.
-    Status covers(const ByteRange& range) const;
+    /// Ok when all of it can be found for such a request; the first error otherwise. Unsupported, of a WRITE: the
+    /// owner's GPU would not see what a device writes there.
+    Status covers(const ByteRange& range, Opcode opcode) const;
 
     const Peer& peer() const { return *peer_; }
 

@@ -252,8 +252,9 @@ std::size_t VerbsNic::post(PathId id, std::span<const WorkRequest> requests) {
 }
 
 Status VerbsNic::mayCarry(const PathState& path, const WorkRequest& request) {
-    const Status here = local_keys_.get().declined({reinterpret_cast<std::uint64_t>(request.local), request.length});
-    return here ? path.keys.covers({request.remote, request.length}) : here.withContext(info_.name);
+    const ByteRange local{reinterpret_cast<std::uint64_t>(request.local), request.length};
+    const Status here = local_keys_.get().declined(local, request.opcode);
+    return here ? path.keys.covers({request.remote, request.length}, request.opcode) : here.withContext(info_.name);
 }
 
 bool VerbsNic::arm() {

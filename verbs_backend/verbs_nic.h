@@ -129,11 +129,13 @@ class VerbsNic final : public Nic {
     bool flush(TimePoint now);
     bool flush(Lane& lane, TimePoint now);
     Status build(Lane& lane, const WorkRequest& request, std::uint32_t& work_requests);
+    Status buildReadBack(std::uint64_t remote, std::uint32_t key, std::uint32_t& work_requests);
     std::uint32_t postList(Lane& lane, int& error);
 
     // verbs_nic_poll.cpp: completions
     bool pollCompletions(TimePoint now, Sweep& sweep);
     void onCompletion(const ibv_wc& completion, TimePoint now, Sweep& sweep);
+    void finishArrived(Sweep& sweep);
     void feedStarved();
     void loseQueue();
     Lane* laneOf(std::uint32_t pair);
@@ -167,7 +169,10 @@ class VerbsNic final : public Nic {
     std::vector<std::uint64_t> proven_;  ///< Of those, that are gone now; for the next poll to tell.
     std::vector<Fence> fences_;
     std::uint64_t incidents_ = 0;  ///< Losses so far.
-    Sweep early_;                  ///< Completions that arm() found.
+    /// READs whose bytes have come, into memory of GPUs that have yet to flush them.
+    std::vector<WorkRequest> arrived_;
+    std::vector<std::shared_ptr<device::Device>> flushed_gpus_;  ///< Scratch.
+    Sweep early_;                                                ///< Completions that arm() found.
 
     std::size_t evicting_ = 0;  ///< Lanes that are ending to make room.
 

@@ -110,8 +110,41 @@ bool VerbsNic::pollCompletions(TimePoint now, Sweep& sweep) {
         moved = moved || owed != 0;
         break;
     }
+    if (!arrived_.empty()) finishArrived(sweep);
     if (starved_ && moved) feedStarved();
     return moved;
+}
+
+/// What a NIC says of a READ is overtaken by nothing on its way to the processor, and may overtake the bytes on their
+/// way to a GPU. So each GPU is asked to flush, once for all that came in this pass: it waits here, for some
+/// microseconds, which is less than it takes to hand it to another thread and be told.
+void VerbsNic::finishArrived(Sweep& sweep) {
+    const KeyMap& keys = local_keys_.get();
+    const auto rangeOf = [](const WorkRequest& request) {
+        return ByteRange{reinterpret_cast<std::uint64_t>(request.local), request.length};
+    };
+    flushed_gpus_.clear();
+    for (const WorkRequest& request : arrived_) keys.findFlushed(rangeOf(request), flushed_gpus_);
+    std::vector<std::pair<device::Device*, Status>> failed;
+    for (const auto& gpu : flushed_gpus_)
+        if (Status flushed = gpu->flushNicWrites(); !flushed) failed.emplace_back(gpu.get(), std::move(flushed));
+    for (const WorkRequest& request : arrived_) {
+        flushed_gpus_.clear();
+        if (!failed.empty()) keys.findFlushed(rangeOf(request), flushed_gpus_);
+        const auto cause = std::find_if(failed.begin(), failed.end(), [&](const auto& each) {
+            return std::any_of(flushed_gpus_.begin(), flushed_gpus_.end(),
+                               [&](const auto& gpu) { return gpu.get() == each.first; });
+        });
+        if (cause == failed.end())
+            sweep.complete(request.cookie, request.length);
+        else
+            failures_.push_back({request,
+                                 cause->second.withContext(info_.name + ": the bytes came and may not be seen"), false,
+                                 true, true});
+    }
+    // They keep GPUs open.
+    flushed_gpus_.clear();
+    arrived_.clear();
 }
 
 /// The device says that it cannot tell what has completed. The Connector ends every pair that the queue is of, and
@@ -157,7 +190,10 @@ void VerbsNic::onCompletion(const ibv_wc& completion, TimePoint now, Sweep& swee
         accounted = lane->queue.succeed(low, [&](const WorkRequest& request) {
             finish(*lane, request);
             lane->carried.add(request.length);
-            sweep.complete(request.cookie, request.length);
+            if (request.opcode == Opcode::Read && local_keys_.get().hasFlushed())
+                arrived_.push_back(request);
+            else
+                sweep.complete(request.cookie, request.length);
         });
     } else if (lane != nullptr) {
         accounted = lane->queue.fail(low, is_cause);

@@ -163,9 +163,29 @@ Status VerbsNic::build(Lane& lane, const WorkRequest& request, std::uint32_t& wo
         if (is_write && gathered <= lane.inlined && !on_device) work.send_flags |= IBV_SEND_INLINE;
         work_.push_back(work);
         ++work_requests;
+        if (is_write && key->read_back)
+            if (Status added = buildReadBack(remote, key->key, work_requests); !added) return added;
         remote += gathered;
         left -= gathered;
     }
+    return {};
+}
+
+/// Appends a READ of one byte that was just written. A pair's READ is served after its WRITEs, and on the bus the
+/// peer's NIC may not have it overtake them: when the byte has come back, they are in the GPU's memory. That is what
+/// NCCL and NVSHMEM do for GPUs that do not order what NICs write; only its owner could ask the driver.
+Status VerbsNic::buildReadBack(std::uint64_t remote, std::uint32_t key, std::uint32_t& work_requests) {
+    const auto sink = device_->sink();
+    if (!sink) return sink.status().withContext(info_.name);
+    ibv_send_wr work{};
+    work.opcode = IBV_WR_RDMA_READ;
+    work.wr.rdma.remote_addr = remote;
+    work.wr.rdma.rkey = key;
+    work.wr_id = pieces_.size();
+    work.num_sge = 1;
+    pieces_.push_back(*sink);
+    work_.push_back(work);
+    ++work_requests;
     return {};
 }
 

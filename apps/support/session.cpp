@@ -17,10 +17,19 @@
 #include "security/cluster_auth.h"
 #include "topology/addresses.h"
 #include "topology/local_matrix.h"
+#include "topology/location.h"
 
 extern char** environ;
 
 namespace troupe::apps {
+
+namespace {
+
+/// What a byte of a GPU's memory is read into, to see who carries it, and how long that may take.
+constexpr std::uint64_t kTrialBytes = 4096;
+constexpr std::chrono::seconds kTrialTime{2};
+
+}  // namespace
 
 void addCommonOptions(CLI::App& app, CommonOptions& options) {
     app.add_flag("--json", options.json, "Answer with one JSON object on standard output");
@@ -228,6 +237,11 @@ Status checkVerifiedTarget(const EngineArguments& arguments, const std::string& 
     return checkTarget(arguments, target);
 }
 
+bool isOnGpu(const BufferDesc& buffer) {
+    const auto location = parseLocation(buffer.location);
+    return location && location->kind == Location::Kind::Cuda;
+}
+
 Result<ByteRange> largestRange(const std::vector<BufferDesc>& buffers) {
     std::vector<ByteRange> ranges;
     for (const auto& buffer : buffers) {
@@ -306,13 +320,46 @@ Status Session::explained(const Status& status, bool reached) const {
     return {status.code(), message};
 }
 
-std::string Session::transportTo(SegmentID segment) {
+std::string Session::transportTo(SegmentID segment, const ByteRange& range) {
     const auto route = engine_->explainSegment(segment);
-    return route ? route->transport : std::string();
+    if (!route || route->transport.empty()) return {};
+    const auto desc = engine_->getSegmentDescByID(segment);
+    const bool on_gpu = desc && std::any_of((*desc)->buffers.begin(), (*desc)->buffers.end(), [&](const auto& buffer) {
+                            return isOnGpu(buffer) && range.addr - buffer.addr < buffer.length;
+                        });
+    const std::string carrier = on_gpu ? carrierOfARead(segment, range.addr) : "";
+    return carrier.empty() ? route->transport : carrier;
+}
+
+/// What reaches the owner may decline what its memory is, and says so when it is asked to carry some. Empty: the read
+/// did not succeed, which what comes next will say better.
+std::string Session::carrierOfARead(SegmentID segment, std::uint64_t address) {
+    if (trial_.empty()) {
+        auto memory = addMemory(kTrialBytes, false, false);
+        if (!memory) return {};
+        trial_ = *memory;
+    }
+    TransferRequest request;
+    request.opcode = TransferRequest::READ;
+    request.source = trial_.data();
+    request.target_id = segment;
+    request.target_offset = address;
+    request.length = 1;
+    request.deadline = Clock::now() + kTrialTime;
+    const auto batch = engine_->allocateBatchID(1);
+    if (!batch) return {};
+    std::string carrier;
+    if (engine_->submitTransfer(*batch, {request})) {
+        const auto ended = engine_->waitTransfer(*batch);
+        if (ended && ended->s == TransferStatusEnum::COMPLETED)
+            if (const auto how = engine_->explain(*batch, 0)) carrier = how->transport;
+    }
+    static_cast<void>(engine_->freeBatchID(*batch));
+    return carrier;
 }
 
 std::string Session::transportUsed(const Target& target) {
-    const std::string now = transportTo(target.segment);
+    const std::string now = transportTo(target.segment, target.range);
     if (target.transport.empty() || now.empty() || now == target.transport)
         return target.transport.empty() ? now : target.transport;
     return target.transport + ", then " + now;
@@ -354,7 +401,7 @@ Result<Target> Session::openTarget(const std::string& name) {
     if (!desc) return desc.status();
     const auto range = largestRange((*desc)->buffers);
     if (!range) return range.status().withContext("segment '" + name + "'");
-    return Target{*segment, name, *range, transportTo(*segment)};
+    return Target{*segment, name, *range, transportTo(*segment, *range)};
 }
 
 }  // namespace troupe::apps

@@ -73,6 +73,9 @@ struct Target {
 /// The largest stretch of remotely accessible memory; touching buffers count as one. NotFound when there is none.
 Result<ByteRange> largestRange(const std::vector<BufferDesc>& buffers);
 
+/// It is memory of a GPU, which not every transport carries that reaches its owner.
+bool isOnGpu(const BufferDesc& buffer);
+
 /// An engine of this process with its memory. The memory outlives the engine, so nothing can touch it once unmapped.
 class Session {
   public:
@@ -85,6 +88,7 @@ class Session {
     Result<std::span<std::byte>> allocateMemory(std::uint64_t bytes, bool huge, bool remote);
     Result<Target> openTarget(const std::string& name);
     /// The transport that carries what goes to `target`: "tcp"; "host, then tcp" when it is another than at first.
+    /// Where a GPU's memory is there it reads a byte to find out.
     std::string transportUsed(const Target& target);
     /// Why rdma was left out where every transport was to be installed; Ok: it was not.
     const Status& withoutRdma() const { return without_rdma_; }
@@ -96,12 +100,14 @@ class Session {
     Session() = default;
     Status installTransports(const EngineArguments& arguments);
     Status withoutPinning(const Status& status) const;
-    /// Of a segment, now; empty: none reaches it.
-    std::string transportTo(SegmentID segment);
+    /// Now; empty: none reaches it.
+    std::string transportTo(SegmentID segment, const ByteRange& range);
+    std::string carrierOfARead(SegmentID segment, std::uint64_t address);
     Logger log_;
     Status without_rdma_;
     std::chrono::milliseconds transfer_timeout_{};
     std::vector<MappedMemory> memory_;
+    std::span<std::byte> trial_;  ///< What a read to find out goes to; empty: none was needed.
     std::unique_ptr<TransferEngine> engine_;
 };
 

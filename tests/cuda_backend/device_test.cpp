@@ -458,5 +458,44 @@ TEST_F(CudaDeviceTest, AContextThatIsLostInMidCopyIsFoundByItsEvent) {
     }
 }
 
+/// Which is to be had is the driver's to say, of the GPU.
+TEST_F(CudaDeviceTest, WhatNicsWriteIsOrderedFlushedOrUnseen) {
+    EXPECT_EQ(gpu(0).info().nic_writes, NicWrites::Ordered);
+    must(gpu(0).flushNicWrites());
+    EXPECT_EQ(control.count("cuFlushGPUDirectRDMAWrites"), 0u);
+    const auto look = [&](api::WritesOrdering ordering, bool can_flush) {
+        control.nicWrites(ordering, can_flush);
+        return must(must(CudaRuntime::create({fake_cuda::Control::path(), false}))->open(1));
+    };
+    EXPECT_EQ(look(api::WritesOrdering::Owner, false)->info().nic_writes, NicWrites::Ordered);
+    const auto unseen = look(api::WritesOrdering::None, false);
+    EXPECT_EQ(unseen->info().nic_writes, NicWrites::Unseen);
+    EXPECT_EQ(unseen->flushNicWrites().code(), Code::Unsupported);
+    const auto flushed = look(api::WritesOrdering::None, true);
+    EXPECT_EQ(flushed->info().nic_writes, NicWrites::Flushed);
+    int asked = -1;
+    control.onFlush([](void* argument, int device) { *static_cast<int*>(argument) = device; }, &asked);
+    must(flushed->flushNicWrites());
+    EXPECT_EQ(asked, 1) << "in its own context";
+    control.fail("cuFlushGPUDirectRDMAWrites", api::Result::IllegalAddress);
+    EXPECT_EQ(flushed->flushNicWrites().code(), Code::DeviceLost);
+    control.onFlush(nullptr, nullptr);
+}
+
+TEST_F(CudaDeviceTest, ACopyOfWhatWasFreedNamesIt) {
+    const DeviceStream stream = must(gpu(0).makeStream());
+    const DeviceMemory there = must(gpu(0).allocate(4096));
+    DeviceMemory freed = must(gpu(0).allocate(4096));
+    const std::uint64_t gone = freed.get();
+    freed.reset();
+    const Status from = gpu(0).copy(stream, there.get(), gone + 5, 100);
+    EXPECT_EQ(from.code(), Code::InvalidArgument);
+    EXPECT_NE(from.message().find(hexAddress(gone + 5) + ", of its source"), std::string::npos) << from.toString();
+    const Status to = gpu(0).copy(stream, gone, there.get(), 100);
+    EXPECT_NE(to.message().find(hexAddress(gone) + ", of its destination"), std::string::npos) << to.toString();
+    must(gpu(0).synchronize(stream));
+    control.forgetViolations();
+}
+
 }  // namespace
 }  // namespace troupe::cuda

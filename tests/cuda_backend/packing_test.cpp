@@ -468,10 +468,10 @@ TEST_F(Packing, CopiesWithinAGpuThatBeginTogetherAreOneLaunch) {
     const std::uint64_t copy = must(copier->begin(moves, PageWay::Within));
     EXPECT_TRUE(copier->isUnderWay(copy));
     for (const PageMove& move : moves) {
-        EXPECT_TRUE(copier->touches({move.to, move.bytes}));
-        EXPECT_TRUE(copier->touches({move.from, move.bytes}));
+        EXPECT_TRUE(copier->touched({move.to, move.bytes}));
+        EXPECT_TRUE(copier->touched({move.from, move.bytes}));
     }
-    EXPECT_FALSE(copier->touches({memory.get() + 400, 500})) << "what lies between them";
+    EXPECT_FALSE(copier->touched({memory.get() + 400, 500})) << "what lies between them";
     control.hold(false);
     ASSERT_TRUE(copier->arm());
     pollfd waiting{copier->waitFd(), POLLIN, 0};

@@ -59,16 +59,25 @@ class Control {
     struct DeviceFile {
         int fd = -1;  ///< The caller's to close.
         unsigned long long offset = 0;
+        int device = -1;
     };
     DeviceFile openDmabuf(int fd) {
         DeviceFile file;
-        file.fd = find<decltype(fakeCudaOpenDmabuf)>("fakeCudaOpenDmabuf")(fd, &file.offset);
+        file.fd = find<decltype(fakeCudaOpenDmabuf)>("fakeCudaOpenDmabuf")(fd, &file.offset, &file.device);
         return file;
     }
     DeviceFile openPeerMemory(std::uint64_t addr, std::size_t bytes) {
         DeviceFile file;
-        file.fd = find<decltype(fakeCudaOpenPeerMemory)>("fakeCudaOpenPeerMemory")(addr, bytes, &file.offset);
+        file.fd =
+            find<decltype(fakeCudaOpenPeerMemory)>("fakeCudaOpenPeerMemory")(addr, bytes, &file.offset, &file.device);
         return file;
+    }
+    void nicWrites(cuda::api::WritesOrdering ordering, bool can_flush) {
+        find<decltype(fakeCudaNicWrites)>("fakeCudaNicWrites")(
+            static_cast<int>(ordering), can_flush ? static_cast<int>(cuda::api::FlushOptions::Host) : 0);
+    }
+    void onFlush(void (*function)(void* argument, int device), void* argument) {
+        find<decltype(fakeCudaOnFlush)>("fakeCudaOnFlush")(function, argument);
     }
     unsigned count(const char* what) { return find<decltype(fakeCudaCount)>("fakeCudaCount")(what); }
     std::string violations() {

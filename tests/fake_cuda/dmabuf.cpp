@@ -42,7 +42,7 @@ int openFile(const Backing& backing) { return ::fcntl(backing.fd(), F_DUPFD_CLOE
 
 extern "C" {
 
-int fakeCudaOpenDmabuf(int fd, unsigned long long* offset) {
+int fakeCudaOpenDmabuf(int fd, unsigned long long* offset, int* device) {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);
     Ticket ticket;
@@ -53,10 +53,11 @@ int fakeCudaOpenDmabuf(int fd, unsigned long long* offset) {
     });
     if (found == state.mappings.end()) return -1;
     *offset = ticket.begin;
+    *device = found->second.device;
     return openFile(*found->second.backing);
 }
 
-int fakeCudaOpenPeerMemory(unsigned long long addr, std::size_t bytes, unsigned long long* offset) {
+int fakeCudaOpenPeerMemory(unsigned long long addr, std::size_t bytes, unsigned long long* offset, int* device) {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);
     const Mapping* mapping = state.find(addr);
@@ -65,7 +66,22 @@ int fakeCudaOpenPeerMemory(unsigned long long addr, std::size_t bytes, unsigned 
         bytes > mapping->bytes - (addr - mapping->base))
         return -1;
     *offset = mapping->offset + (addr - mapping->base);
+    *device = mapping->device;
     return openFile(*mapping->backing);
+}
+
+void fakeCudaNicWrites(int ordering, int flush_options) {
+    State& state = State::get();
+    const std::lock_guard lock(state.mutex);
+    state.settings.writes_ordering = ordering;
+    state.settings.flush_options = flush_options;
+}
+
+void fakeCudaOnFlush(void (*function)(void* argument, int device), void* argument) {
+    State& state = State::get();
+    const std::lock_guard lock(state.mutex);
+    state.on_flush = function;
+    state.on_flush_argument = argument;
 }
 
 }  // extern "C"
@@ -99,6 +115,21 @@ Result cuMemGetHandleForAddressRange(void* handle, DevicePtr address, std::size_
         ::pwrite(fd, &ticket, sizeof ticket, 0) != static_cast<ssize_t>(sizeof ticket))
         return Result::OperatingSystem;
     std::memcpy(handle, &fd, sizeof fd);
+    return Result::Success;
+}
+
+Result cuFlushGPUDirectRDMAWrites(FlushTarget target, FlushScope scope) {
+    TROUPE_ENTER_CONTEXT("cuFlushGPUDirectRDMAWrites")
+    if (target != FlushTarget::CurrentContext || (scope != FlushScope::Owner && scope != FlushScope::AllDevices))
+        return Result::InvalidValue;
+    if (static_cast<int>(scope) <= state.settings.writes_ordering) return Result::Success;
+    if ((state.settings.flush_options & static_cast<int>(FlushOptions::Host)) == 0) return Result::NotSupported;
+    auto* const function = state.on_flush;
+    void* const argument = state.on_flush_argument;
+    const int device = context->device;
+    // What is written to it by others is asked of them, who may be asking for memory.
+    lock.unlock();
+    if (function != nullptr) function(argument, device);
     return Result::Success;
 }
 

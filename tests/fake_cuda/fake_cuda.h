@@ -44,12 +44,18 @@ int fakeCudaWrite(unsigned long long to, const void* from, std::size_t bytes);
 // --- the kernel, for a device beside the GPU ---------------------------------------------------------------------
 
 /// The memory behind a descriptor of cuMemGetHandleForAddressRange: a new descriptor of its file, in which the range
-/// begins at `offset`. -1: it is no such descriptor, or its memory was freed. How long the range is its own descriptor
-/// says (SEEK_END), as a dma-buf's does.
-int fakeCudaOpenDmabuf(int fd, unsigned long long* offset);
+/// begins at `offset`, and the GPU that it is of. -1: it is no such descriptor, or its memory was freed. How long the
+/// range is its own descriptor says (SEEK_END), as a dma-buf's does.
+int fakeCudaOpenDmabuf(int fd, unsigned long long* offset, int* device);
 /// The same for a range of addresses, as a peer memory driver (nvidia-peermem) has it. -1: that range is not in one
 /// allocation of cuMemAlloc.
-int fakeCudaOpenPeerMemory(unsigned long long addr, std::size_t bytes, unsigned long long* offset);
+int fakeCudaOpenPeerMemory(unsigned long long addr, std::size_t bytes, unsigned long long* offset, int* device);
+/// What the GPUs say from now on of writes by such devices: CUGPUDirectRDMAWritesOrdering, and bits of
+/// CUflushGPUDirectRDMAWritesOptions. At first they order them.
+void fakeCudaNicWrites(int ordering, int flush_options);
+/// Called with each cuFlushGPUDirectRDMAWrites that has something to do, in which nothing else waits, before that
+/// returns: makes what was written to memory of the GPU be there.
+void fakeCudaOnFlush(void (*function)(void* argument, int device), void* argument);
 
 // --- what happened ------------------------------------------------------------------------------------------------
 

@@ -157,6 +157,7 @@ void State::configure() {
     counts.clear();
     violations.clear();
     held = false;
+    on_flush = nullptr;
     capturing = false;
     held_calls.clear();
     process = 0;
@@ -335,6 +336,8 @@ Result cuDeviceGetAttribute(int* value, DeviceAttribute attribute, DeviceHandle 
         case DeviceAttribute::ComputeCapabilityMajor: *value = 9; break;
         case DeviceAttribute::DmaBufSupported: *value = state.settings.dmabuf ? 1 : 0; break;
         case DeviceAttribute::HandleTypeFabricSupported: *value = state.settings.fabric ? 1 : 0; break;
+        case DeviceAttribute::GpuDirectRdmaWritesOrdering: *value = state.settings.writes_ordering; break;
+        case DeviceAttribute::GpuDirectRdmaFlushWritesOptions: *value = state.settings.flush_options; break;
         case DeviceAttribute::HostNumaId:
             if (state.settings.version < 12000) return Result::InvalidValue;
             *value = state.settings.numa_node;

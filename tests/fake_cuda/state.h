@@ -111,7 +111,10 @@ struct Settings {
     bool dmabuf = true;
     bool fabric = false;
     bool peer = true;
-    int numa_node = -1;        ///< Of all devices.
+    int numa_node = -1;  ///< Of all devices.
+    /// What the GPUs say of writes by other devices, and of flushing them.
+    int writes_ordering = static_cast<int>(WritesOrdering::AllDevices);
+    int flush_options = static_cast<int>(FlushOptions::Host);
     std::vector<int> visible;  ///< Physical number of each ordinal.
     unsigned latency_us = 0;
     unsigned ns_per_kib = 0;
@@ -180,6 +183,8 @@ class State {
     std::map<std::uint64_t, std::vector<std::uint64_t>> freed;  ///< Reservations without memory, by bytes.
     std::uint64_t next_id = 1;
     bool held = false;
+    void (*on_flush)(void* argument, int device) = nullptr;
+    void* on_flush_argument = nullptr;
     bool capturing = false;  ///< A stream of the application, into a graph.
     std::set<std::string> held_calls;
     std::map<std::string, Fault> faults;

@@ -17,6 +17,7 @@
 namespace troupe::gpu {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using namespace gpu::testing;
 using std::chrono::milliseconds;
@@ -278,6 +279,71 @@ TEST_F(GpuFailure, AnEngineThatEndsInTheMiddleTouchesNothingAfterwards) {
             local.reset();
             remote.reset();
         }
+    }
+}
+
+/// It is the application's mistake; the error says which memory it made it with.
+TEST_F(GpuFailure, MemoryThatWasFreedWhileItWasRegisteredIsNamed) {
+    start();
+    for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+        for (const auto& [to, is_local_gone] : std::vector<std::pair<SegmentID, bool>>{
+                 {segment, true}, {segment, false}, {kLocalSegmentID, true}, {kLocalSegmentID, false}}) {
+            SCOPED_TRACE(std::string(opcode == Opcode::Write ? "write" : "read") +
+                         (to == segment ? " by tcp, " : " in this process, ") +
+                         (is_local_gone ? "the local end" : "the other end"));
+            TransferEngine& owner = to == segment ? *b : *a;
+            auto local = some("gpu0", *a);
+            auto remote = some("gpu1", owner);
+            const std::uint64_t here = local->addr();
+            const std::uint64_t there = remote->addr();
+            (is_local_gone ? local : remote).reset();
+            const auto status = runBatch(*a, {makeRequest(opcode, to, reinterpret_cast<void*>(here), there, 1000)});
+            EXPECT_EQ(status.s, TransferStatusEnum::FAILED);
+            EXPECT_THAT(status.error.message(), HasSubstr("freed"));
+            const std::string gone = hexAddress(is_local_gone ? here : there);
+            const bool is_source = is_local_gone == (opcode == Opcode::Write);
+            EXPECT_THAT(status.error.message(),
+                        AnyOf(HasSubstr(gone + ", of its " + (is_source ? "source" : "destination")),
+                              HasSubstr(gone + " is registered")));
+            EXPECT_THAT(status.error.message(), ::testing::Not(HasSubstr("address space")));
+            EXPECT_TRUE(a->unregisterLocalMemory(reinterpret_cast<void*>(here)));
+            EXPECT_TRUE(owner.unregisterLocalMemory(reinterpret_cast<void*>(there)));
+        }
+    }
+}
+
+TEST_F(GpuFailure, AnEngineThatEndsBesideACopyNamesItsMemoryUntilItHasEnded) {
+    for (const SegmentID to : {kInvalidSegmentID, kLocalSegmentID}) {
+        start();
+        auto local = some("gpu0", *a);
+        auto remote = some("gpu1", to == kLocalSegmentID ? *a : *b);
+        control.hold(true);
+        Status ended;
+        {
+            BatchHolder batch(*a, 1);
+            ASSERT_TRUE(batch.submit({makeRequest(Opcode::Write, to == kLocalSegmentID ? to : segment, local->pointer(),
+                                                  remote->addr(), 1000)}));
+            // Begun, and held.
+            std::this_thread::sleep_for(milliseconds(50));
+            ended = a->freeEngine();
+        }
+        expectCode(ended, Code::BatchBusy);
+        // In this process the copy has both ends here.
+        EXPECT_THAT(ended.message(),
+                    AnyOf(HasSubstr(hexAddress(local->addr())), HasSubstr(hexAddress(remote->addr()))));
+        const Status again = a->freeEngine();
+        expectCode(again, Code::BatchBusy);
+        EXPECT_THAT(again.message(), HasSubstr("was begun and has not ended"));
+        EXPECT_FALSE(a->quarantine().entries.empty());
+        control.hold(false);
+        EXPECT_TRUE(waitFor([&] { return a->freeEngine().isOk(); }));
+        EXPECT_TRUE(a->quarantine().entries.empty());
+        EXPECT_TRUE(a->freeEngine());
+        if (to != kLocalSegmentID) forget(remote, *b);
+        a.reset();
+        b.reset();
+        local.reset();
+        remote.reset();
     }
 }
 

@@ -24,6 +24,11 @@ class GpuProcess : public GpuTest {
         with_host.config.host_peers = true;
         return with_host;
     }
+    static EngineSetup withoutTcp() {
+        EngineSetup alone = withHost();
+        alone.tcp = false;
+        return alone;
+    }
     static std::string text(std::uint64_t value) { return std::to_string(value); }
 
     /// `count` pieces of `bytes`, one behind the other at both ends.
@@ -68,8 +73,11 @@ TEST_F(GpuProcess, EveryPairOfMemories) {
         for (const char* there : {"host", "pinned", "managed", "gpu0", "gpu1", "virtual1", "private0"}) {
             SCOPED_TRACE(there);
             const std::uint64_t remote = peer.number(std::string("make ") + there + " " + text(kBytes));
-            exchange(*engine, peer, segment, local, remote, seed);
-            seed += 2;
+            for (const std::uint64_t bytes : std::vector<std::uint64_t>{1, 4097, (64u << 10) + 1, kBytes - 100}) {
+                SCOPED_TRACE(bytes);
+                exchange(*engine, peer, segment, local, remote, seed, bytes);
+                seed += 2;
+            }
             peer.must("unregister " + text(remote));
             peer.must("free " + text(remote));
         }
@@ -119,6 +127,65 @@ TEST_F(GpuProcess, WhatCannotBeMappedGoesByTcpAndExplainSaysWhy) {
     EXPECT_THAT(way, HasSubstr("(staged through pinned memory at both ends)"));
     EXPECT_THAT(way, HasSubstr("cannot be given to other processes"));
     EXPECT_THAT(way, HasSubstr("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"));
+    // Who carried it, and not who was asked first.
+    EXPECT_THAT(way, ::testing::StartsWith("tcp by tcp0"));
+}
+
+/// A driver opens no handle of memory in the process that it is of.
+TEST_F(GpuProcess, EnginesOfOneProcessUseTheMemoryWhereItIs) {
+    auto a = startEngine(withoutTcp());
+    auto b = startEngine(withoutTcp());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    for (const char* here : {"gpu0", "gpu1", "virtual0"}) {
+        for (const char* there : {"gpu0", "virtual0"}) {
+            SCOPED_TRACE(std::string(here) + " and " + there);
+            Memory local = make(here, kBytes);
+            Memory remote = make(there, kBytes);
+            registerAll(*a, local);
+            registerAll(*b, remote);
+            // Of virtual memory each allocation by itself.
+            const std::uint64_t bytes = (1u << 20) + 7;
+            for (const Opcode opcode : {Opcode::Write, Opcode::Read}) {
+                Memory& from = opcode == Opcode::Write ? local : remote;
+                Memory& to = opcode == Opcode::Write ? remote : local;
+                from.write(3, noise(bytes, 5));
+                to.write(3, noise(bytes, 6));
+                BatchHolder batch(*a, 1);
+                ASSERT_TRUE(batch.submit({makeRequest(opcode, segment, local.pointer(3), remote.addr(3), bytes)}));
+                expectCompleted(batch.wait(), bytes);
+                EXPECT_TRUE(to.read(3, bytes) == noise(bytes, 5));
+                EXPECT_THAT(carrierOf(*a, batch.id()),
+                            HasSubstr(there[0] == 'g' ? "(copied by the GPU)" : "(mapped by its descriptor)"));
+            }
+            // It is given back while the other engine has it open, and used no more.
+            EXPECT_TRUE(b->unregisterLocalMemory(remote.pointer()));
+            test::expectFailed(runBatch(*a, {makeRequest(Opcode::Read, segment, local.pointer(), remote.addr(), 1)}),
+                               Code::AddressNotRegistered);
+            EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+        }
+    }
+    EXPECT_EQ(control.count("cuIpcOpenMemHandle"), 0u);
+}
+
+TEST_F(GpuProcess, UnregisteringWaitsForTheCopiesOfAnotherEngineOfTheProcess) {
+    auto a = startEngine(withoutTcp());
+    auto b = startEngine(withoutTcp());
+    const SegmentID segment = open(*a, b->localSegmentName());
+    Memory local = make("gpu0", kBytes);
+    auto remote = std::make_unique<Memory>(make("gpu0", kBytes));
+    registerAll(*a, local);
+    registerAll(*b, *remote);
+    control.latency(30000);
+    const unsigned before = control.count("copies");
+    BatchHolder batch(*a, 1);
+    ASSERT_TRUE(batch.submit({makeRequest(Opcode::Write, segment, local.pointer(), remote->addr(), kBytes)}));
+    const auto limit = Clock::now() + test::kPatience;
+    while (control.count("copies") == before && Clock::now() < limit) std::this_thread::yield();
+    EXPECT_TRUE(b->unregisterLocalMemory(remote->pointer()));
+    // What is copied there from now on the fake tells of.
+    remote.reset();
+    control.latency(0);
+    static_cast<void>(batch.wait());
 }
 
 TEST_F(GpuProcess, WithoutAnotherWayItFailsWithTheReason) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "engine/device_memory.h"
 #include "tests/gpu/fixture.h"
 
 namespace troupe::gpu {
@@ -80,6 +81,41 @@ TEST_F(GpuRegistration, WithoutADriverANamedGpuIsRefusedWithTheReason) {
     EXPECT_THAT(refused.message(), HasSubstr("no CUDA driver"));
     EXPECT_THAT(refused.message(), HasSubstr("/nonexistent/libcuda.so.1"));
     registerAll(*engine, host);
+}
+
+/// A processor may not touch memory of a GPU: without the driver's word it is taken for what it is to that.
+TEST_F(GpuRegistration, WithADriverThatCannotBeUsedAStarSaysSo) {
+    auto engine = startEngine(setup());
+    Memory memory = make("gpu0", 4096);
+    control.fail("cuInit", cuda::api::Result::SystemDriverMismatch, 100);
+    const Status refused = engine->registerLocalMemory(memory.pointer(), memory.size());
+    control.fail("cuInit", cuda::api::Result::Success, 0);
+    expectCode(refused, Code::InvalidArgument);
+    EXPECT_THAT(refused.message(), HasSubstr("whether it is memory of a GPU cannot be told: no CUDA driver"));
+    EXPECT_THAT(refused.message(), HasSubstr("cuInit: "));
+    // It is asked again.
+    registerAll(*engine, memory);
+}
+
+/// CUDA counts as CUDA_VISIBLE_DEVICES says, and the matrix by PCI addresses.
+TEST_F(GpuRegistration, DevicesAreChosenForTheGpuAtThatPciAddress) {
+    const Config settings = setup().config;
+    const auto gpuAt = [](int index, const std::string& pci) { return Gpu{index, Place{-1, {"pci0000:00", pci}}}; };
+    Memory memory = make("gpu0", 4096);
+    const auto located = [&](std::vector<Gpu> machine) {
+        DeviceMemory found(settings, makeSilentLogger());
+        found.setMachine(std::move(machine));
+        Region region;
+        region.range = {memory.addr(), memory.size()};
+        EXPECT_TRUE(found.locate(region));
+        EXPECT_EQ(region.location, "cuda:0");
+        return region.locationOf(memory.addr());
+    };
+    const std::string own = must(runtime->info(0)).pci;
+    EXPECT_EQ(located({gpuAt(0, "0000:01:00.0"), gpuAt(1, own)}), "cuda:1");
+    EXPECT_EQ(located({gpuAt(0, own), gpuAt(1, "0000:a1:00.0")}), "cuda:0");
+    EXPECT_EQ(located({gpuAt(0, "0000:01:00.0")}), "*") << "it is none of those, and not the first of them";
+    EXPECT_EQ(located({}), "cuda:0") << "nobody has counted";
 }
 
 TEST_F(GpuRegistration, NoGpuIsOpenedButByMemoryOnIt) {

@@ -55,6 +55,14 @@ class GpuRdmaTest : public GpuTest {
         const Status fetched = a->syncSegmentCache();
         EXPECT_TRUE(fetched) << fetched.toString();
     }
+    /// From now on GPUs do not order what NICs write, which is on its way until somebody does something for it. Before
+    /// the engines look at any GPU.
+    void disorder(bool can_flush) {
+        control.nicWrites(cuda::api::WritesOrdering::None, can_flush);
+        control.onFlush([](void* devices, int gpu) { static_cast<SoftVerbs*>(devices)->flushDeviceWrites(gpu); },
+                        soft.get());
+        soft->delayDeviceWrites();
+    }
     /// The kernel has nvidia-peermem, or what else lends a GPU's memory by its addresses.
     void loadPeerMemory() {
         soft->setPeerMemory(
@@ -109,7 +117,9 @@ class GpuRdmaTest : public GpuTest {
     SegmentID segment = kInvalidSegmentID;
 
   private:
-    static DeviceBytes asBytes(const fake_cuda::Control::DeviceFile& file) { return {UniqueFd(file.fd), file.offset}; }
+    static DeviceBytes asBytes(const fake_cuda::Control::DeviceFile& file) {
+        return {UniqueFd(file.fd), file.offset, file.device};
+    }
     static std::unique_ptr<TransferEngine> install(const EngineSetup& with) {
         auto engine = startEngine(with);
         const auto installed = engine->installTransport("rdma");

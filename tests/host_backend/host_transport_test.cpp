@@ -67,9 +67,9 @@ TEST(HostTransport, GivesOneNicPerLoop) {
 
 TEST(HostTransport, RefusesMemoryThatAProcessorCannotCopyWhereNothingIsThereToStageIt) {
     HostTransport transport;
-    EXPECT_TRUE(transport.registerMemory({1, {4096, 4096}, "cpu:1", true}).isOk());
-    EXPECT_TRUE(transport.registerMemory({1, {4096, 4096}, "*", true}).isOk());
-    Region region{1, {4096, 4096}, "cuda:0", true};
+    EXPECT_TRUE(transport.registerMemory({.id = 1, .range = {4096, 4096}, .location = "cpu:1"}).isOk());
+    EXPECT_TRUE(transport.registerMemory({.id = 1, .range = {4096, 4096}}).isOk());
+    Region region{.id = 1, .range = {4096, 4096}, .location = "cuda:0"};
     region.place = std::make_shared<const device::PlacedMemory>();
     EXPECT_EQ(transport.registerMemory(region).code(), Code::Unsupported);
 }

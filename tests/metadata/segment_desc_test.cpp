@@ -21,7 +21,8 @@ SegmentDesc sample(std::size_t buffers = 3) {
                                 0x100000 + i,
                                 {static_cast<std::uint32_t>(i), 0xffffffffu},
                                 1000 + i,
-                                i % 3 != 0});
+                                i % 3 != 0,
+                                static_cast<RdmaWrites>(i % 5 % 3)});
     desc.priority_matrix = {{"cpu:0", {{"mlx5_0"}, {"mlx5_1"}}}, {"cpu:1", {{"mlx5_1"}, {}}}};
     desc.tcp_data_port = 12001;
     desc.timestamp = "2026-01-31 12:00:00";
@@ -78,7 +79,7 @@ TEST(SegmentDesc, IsWrittenInTheCommonSchema) {
     EXPECT_EQ(json["priority_matrix"]["cpu:0"], (nlohmann::json{{"mlx5_0"}, {"mlx5_1"}}));
     EXPECT_EQ(json["tcp_data_port"], 12001);
     EXPECT_EQ(json["troupe"]["control"], "[fe80::1%eth0]:7000");
-    EXPECT_EQ(json["troupe"]["buffers"], (nlohmann::json{{1000, 0}, {1001, 1}, {1002, 1}}));
+    EXPECT_EQ(json["troupe"]["buffers"], (nlohmann::json{{1000, 0}, {1001, 3}, {1002, 5}}));
 }
 
 TEST(SegmentDesc, ABufferOfSeveralChunksHasAKeyForEachAndDevice) {
@@ -256,7 +257,7 @@ TEST(SegmentDesc, AbsurdValuesAreNamed) {
     expectRefusedWith("/troupe/buffers", nlohmann::json::array(), "troupe.buffers has 0 entries for 3");
     expectRefusedWith("/troupe/buffers/0", {1}, "troupe.buffers[0] is not a pair");
     expectRefusedWith("/troupe/buffers/0", {1, 1, 1}, "troupe.buffers[0] is not a pair");
-    expectRefusedWith("/troupe/buffers/2", {1, 2}, "troupe.buffers[2] says 2");
+    expectRefusedWith("/troupe/buffers/2", {1, 6}, "troupe.buffers[2] says 6");
     expectRefusedWith("/priority_matrix/cpu:0", {{"a"}}, "two lists");
     expectRefusedWith("/priority_matrix/cpu:0", {{"a"}, {"b"}, {"c"}}, "two lists");
     expectRefusedWith("/priority_matrix/cpu:0", {{"a"}, {"b", ""}}, "priority_matrix has a device without a name");

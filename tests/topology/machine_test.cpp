@@ -125,6 +125,17 @@ TEST(Machine, OfThisMachineAndOfAnAbsentTree) {
     EXPECT_EQ(toMatrix(rankDevices(nothing)), (PriorityMatrix{{"cpu:0", {}}}));
 }
 
+TEST(Machine, AGpuIsFoundByItsPciAddressHoweverThatIsWritten) {
+    const std::vector<Gpu> gpus = {
+        {0, {0, {"pci0000:15", "0000:15:01.0", "0000:16:00.0"}}}, {1, {0, {"pci10000:80", "10000:81:00.0"}}}, {2, {}}};
+    EXPECT_EQ(matrixLocationOf(gpus, "0000:16:00.0"), "cuda:0");
+    EXPECT_EQ(matrixLocationOf(gpus, "00000000:16:00.0"), "cuda:0");
+    EXPECT_EQ(matrixLocationOf(gpus, "10000:81:00.0"), "cuda:1");
+    EXPECT_EQ(matrixLocationOf(gpus, "0000:81:00.0"), "*");
+    EXPECT_EQ(matrixLocationOf(gpus, ""), "*");
+    EXPECT_EQ(matrixLocationOf({}, "0000:16:00.0"), "");
+}
+
 TEST(Machine, HostileNamesAreNoPlace) {
     const SysfsTree tree(std::filesystem::path(TROUPE_MACHINES) / "arm_one_nic.txt");
     const auto device = tree.sys() / "class/infiniband";

@@ -59,20 +59,34 @@ TEST(VerbsRemoteKeys, AnUnsortedDescriptorIsSearchedAllTheSame) {
 TEST(VerbsRemoteKeys, TouchingRegionsCountAsOne) {
     const RemoteKeys keys(
         peerWith({buffer(0x1000, 0x100, {1}), buffer(0x1100, 0x100, {2}), buffer(0x1201, 8, {3})}, 1, 0));
-    EXPECT_TRUE(keys.covers({0x1000, 0x200}));
-    EXPECT_TRUE(keys.covers({0x10ff, 2}));
-    EXPECT_EQ(keys.covers({0x1000, 0x201}).code(), Code::AddressNotRegistered);
-    EXPECT_EQ(keys.covers({UINT64_MAX, 2}).code(), Code::InvalidArgument);
+    EXPECT_TRUE(keys.covers({0x1000, 0x200}, Opcode::Read));
+    EXPECT_TRUE(keys.covers({0x10ff, 2}, Opcode::Read));
+    EXPECT_EQ(keys.covers({0x1000, 0x201}, Opcode::Read).code(), Code::AddressNotRegistered);
+    EXPECT_EQ(keys.covers({UINT64_MAX, 2}, Opcode::Read).code(), Code::InvalidArgument);
 }
 
 TEST(VerbsRemoteKeys, RefusalsSayWhy) {
     const RemoteKeys keys(peerWith({buffer(0x1000, 0x100, {}, false), buffer(0x2000, 0x100, {})}, 1, 0));
-    EXPECT_EQ(keys.covers({0x1000, 1}).code(), Code::AccessDenied);
-    EXPECT_EQ(keys.covers({0x2000, 1}).code(), Code::AddressNotRegistered);
-    const Status nowhere = keys.covers({0x3000, 1});
+    EXPECT_EQ(keys.covers({0x1000, 1}, Opcode::Read).code(), Code::AccessDenied);
+    EXPECT_EQ(keys.covers({0x2000, 1}, Opcode::Read).code(), Code::AddressNotRegistered);
+    const Status nowhere = keys.covers({0x3000, 1}, Opcode::Read);
     EXPECT_EQ(nowhere.code(), Code::AddressNotRegistered);
     EXPECT_NE(nowhere.message().find("0x3000"), std::string::npos);
     EXPECT_NE(nowhere.message().find("'p'"), std::string::npos);
+}
+
+TEST(VerbsRemoteKeys, WhatIsNotSeenThereIsNotWritten) {
+    BufferDesc unseen = buffer(0x1000, 0x100, {1});
+    unseen.location = "cuda:1";
+    unseen.rdma_writes = RdmaWrites::None;
+    BufferDesc late = buffer(0x1100, 0x100, {2});
+    late.rdma_writes = RdmaWrites::ReadBack;
+    const RemoteKeys keys(peerWith({unseen, late, buffer(0x2000, 0x100, {3})}, 1, 0));
+    EXPECT_TRUE(keys.covers({0x1000, 0x200}, Opcode::Read));
+    EXPECT_EQ(keys.covers({0x1000, 0x200}, Opcode::Write).code(), Code::Unsupported);
+    EXPECT_TRUE(keys.covers({0x1100, 0x100}, Opcode::Write));
+    EXPECT_TRUE(keys.find(0x1100, 0)->read_back);
+    EXPECT_FALSE(keys.find(0x2000, 0)->read_back);
 }
 
 }  // namespace

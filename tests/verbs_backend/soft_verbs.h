@@ -22,6 +22,7 @@ namespace troupe::verbs::testing {
 struct DeviceBytes {
     UniqueFd file;
     std::uint64_t offset = 0;
+    int device = -1;  ///< The number of that which it is of.
 };
 
 /// Whether the processor can read all of a range.
@@ -84,6 +85,12 @@ class SoftVerbs final : public VerbsApi {
     void setDmabufs(std::function<DeviceBytes(int fd)> exporter);
     /// A driver that lends memory of a device by its addresses (nvidia-peermem) is loaded from now on; null: none is.
     void setPeerMemory(std::function<DeviceBytes(const ByteRange&)> driver);
+    /// From now on what is written to memory of other devices (setDmabufs, setPeerMemory) is on its way for ever,
+    /// though it is completed: until it is flushed, or the device that wrote it reads there, which no read on the bus
+    /// does before the writes ahead of it.
+    void delayDeviceWrites();
+    /// What is on its way to memory of that device is there.
+    void flushDeviceWrites(int device);
     /// Addresses are registered whatever is there, for tests that let no device look into them. Otherwise what the
     /// processor cannot read is refused with EFAULT, unless a driver lends it.
     void registerUnseen() { unseen_ = true; }
@@ -270,6 +277,7 @@ class SoftVerbs final : public VerbsApi {
         Registration(const Registration&) = delete;
         Registration& operator=(const Registration&) = delete;
         int access = 0;
+        int device = -1;             ///< Whose memory it is; -1: the host's.
         std::byte* bytes = nullptr;  ///< Where they are in this process.
         void* mapped = nullptr;      ///< What was mapped for it, and how long; null: they are at `addr` itself.
         std::size_t mapped_bytes = 0;
@@ -303,6 +311,11 @@ class SoftVerbs final : public VerbsApi {
     void violate(const std::string& what) { violations_.push_back(what); }
     void execute(Pair& pair);
     ibv_wc_status run(Pair& pair, const Work& work);
+    /// By the device whose registration it is.
+    void write(const Registration& to, std::byte* at, const std::byte* from, std::size_t bytes);
+    void read(const Registration& from);
+    template <class Which>
+    void land(Which&& which);
     int takeAlong(const ibv_send_wr& work, std::vector<std::byte>& data);
     void complete(Pair& pair, const Work& work, ibv_wc_status status);
     void toError(Pair& pair);
@@ -364,6 +377,14 @@ class SoftVerbs final : public VerbsApi {
     std::function<DeviceBytes(int)> dmabuf_exporter_;
     std::function<DeviceBytes(const ByteRange&)> peer_memory_;
     bool unseen_ = false;
+    /// On the bus.
+    struct LateWrite {
+        const Registration* to = nullptr;
+        std::byte* at = nullptr;
+        std::vector<std::byte> data;
+    };
+    std::vector<LateWrite> late_;
+    bool delays_ = false;
     std::size_t inlined_ = 0;
     bool held_ = false;
     int lose_ = 0;

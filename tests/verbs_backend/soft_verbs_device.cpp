@@ -210,6 +210,7 @@ ibv_mr* SoftVerbs::add(ibv_pd* pd, std::uint64_t addr, std::size_t length, int a
         void* const mapped = ::mmap(nullptr, inside + length, PROT_READ | PROT_WRITE, MAP_SHARED, from->file.get(),
                                     static_cast<off_t>(from->offset - inside));
         if (mapped == MAP_FAILED) return nullptr;
+        mr->device = from->device;
         mr->mapped = mapped;
         mr->mapped_bytes = inside + length;
         mr->bytes = static_cast<std::byte*>(mapped) + inside;
@@ -243,6 +244,8 @@ bool isReadable(const ByteRange& range) {
 int SoftVerbs::deregMr(ibv_mr* mr) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("deregMr")) return error;
+    // It is lost with its way.
+    std::erase_if(late_, [&](const LateWrite& each) { return each.to == mr; });
     if (registrations_.erase(mr) == 0) violate("deregMr twice");
     return 0;
 }

@@ -322,6 +322,7 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
     if (next_status_) return *std::exchange(next_status_, std::nullopt);
     std::uint64_t length = 0;
     std::vector<std::byte*> locals;
+    std::vector<const Registration*> local_keys;
     for (const ibv_sge& piece : work.pieces) {
         length += piece.length;
         if (work.is_inline) continue;
@@ -329,6 +330,7 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
         if (mr == nullptr || (work.opcode == IBV_WR_RDMA_READ && (mr->access & IBV_ACCESS_LOCAL_WRITE) == 0))
             return IBV_WC_LOC_PROT_ERR;
         locals.push_back(mr->at(piece.addr));
+        local_keys.push_back(mr);
     }
     const auto at = std::find_if(pairs_.begin(), pairs_.end(),
                                  [&](const auto& entry) { return entry.second->qp_num == pair.remote; });
@@ -347,19 +349,52 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
         return IBV_WC_REM_ACCESS_ERR;
     std::byte* remote = mr->at(work.remote);
     if (work.is_inline) {
-        std::copy(work.data.begin(), work.data.end(), remote);
+        write(*mr, remote, work.data.data(), work.data.size());
         return IBV_WC_SUCCESS;
     }
     for (std::size_t i = 0; i < work.pieces.size(); ++i) {
         const std::size_t bytes = work.pieces[i].length;
-        // Both may be the same memory.
-        if (work.opcode == IBV_WR_RDMA_READ)
-            std::memmove(locals[i], remote, bytes);
-        else
-            std::memmove(remote, locals[i], bytes);
+        if (work.opcode == IBV_WR_RDMA_READ) {
+            read(*mr);
+            write(*local_keys[i], locals[i], remote, bytes);
+        } else {
+            read(*local_keys[i]);
+            write(*mr, remote, locals[i], bytes);
+        }
         remote += bytes;
     }
     return IBV_WC_SUCCESS;
+}
+
+void SoftVerbs::write(const Registration& to, std::byte* at, const std::byte* from, std::size_t bytes) {
+    if (delays_ && to.device >= 0)
+        late_.push_back({&to, at, std::vector<std::byte>(from, from + bytes)});
+    else
+        std::memmove(at, from, bytes);  // Both may be the same memory.
+}
+
+void SoftVerbs::read(const Registration& from) {
+    if (from.device < 0) return;
+    land([&](const LateWrite& each) { return each.to->device == from.device && each.to->context == from.context; });
+}
+
+template <class Which>
+void SoftVerbs::land(Which&& which) {
+    std::erase_if(late_, [&](const LateWrite& each) {
+        if (!which(each)) return false;
+        std::copy(each.data.begin(), each.data.end(), each.at);
+        return true;
+    });
+}
+
+void SoftVerbs::delayDeviceWrites() {
+    const std::lock_guard lock(mutex_);
+    delays_ = true;
+}
+
+void SoftVerbs::flushDeviceWrites(int device) {
+    const std::lock_guard lock(mutex_);
+    land([&](const LateWrite& each) { return each.to->device == device; });
 }
 
 void SoftVerbs::putOnItsWay(const Pair& pair, const Work& work) {
