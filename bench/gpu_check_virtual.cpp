@@ -76,8 +76,11 @@ void Bench::virtualMemory(nlohmann::json& report) {
                                     [&](const MemoryPiece& each) { return each.is_virtual; });
         return is ? Status() : Status(Code::Internal, fmt::format("{} pieces", place.pieces.size()));
     });
-    fact(report, Fact::DoneWithout, "dma-buf of a piece", [&] { return gpu_->exportDmabuf({memory.addr(), piece}).status(); });
-    fact(report, Fact::DoneWithout, "dma-buf over the border of two", [&] { return gpu_->exportDmabuf(range).status(); });
+    fact(report, Fact::DoneWithout, "dma-buf of a piece", [&] {
+        return gpu_->exportDmabuf({memory.addr(), piece}).status();
+    });
+    fact(report, Fact::DoneWithout, "dma-buf over the border of two",
+         [&] { return gpu_->exportDmabuf(range).status(); });
     const auto pattern = noise(range.length, 31);
     put(range.addr, pattern);
     must(get(range.addr, range.length) == pattern, "what was staged into virtual memory differs");

@@ -17,6 +17,7 @@ namespace troupe::verbs {
 namespace {
 
 constexpr int kBacklog = 512;
+constexpr const char* kCmFile = "/dev/infiniband/rdma_cm";
 /// Ids destroyed in one pass.
 constexpr int kMostBuried = 8;
 
@@ -92,8 +93,13 @@ Result<std::uint16_t> Connector::start(const std::vector<std::shared_ptr<Device>
 
 Status Connector::listen(const std::vector<std::shared_ptr<Device>>& devices) {
     channel_ = api_->cmOpen();
-    if (channel_ == 0)
-        return errnoStatus(Code::TransportMissing, "no channel of rdma_cm; is the module rdma_ucm loaded", errno);
+    if (channel_ == 0) {
+        const int error = errno;
+        // librdmacm calls a file that it may not open a missing one.
+        if (::access(kCmFile, F_OK) == 0 && ::access(kCmFile, R_OK | W_OK) != 0)
+            return errnoStatus(Code::TransportMissing, std::string("no access to ") + kCmFile, errno);
+        return errnoStatus(Code::TransportMissing, "no channel of rdma_cm; is the module rdma_ucm loaded", error);
+    }
     listener_ = api_->cmCreate(channel_);
     if (listener_ == 0) return errnoStatus(Code::ResourceExhausted, "rdma_create_id", errno);
     // On all devices, so that one port number serves them all; requests by a device that is not ours are refused.
@@ -107,8 +113,10 @@ Status Connector::listen(const std::vector<std::shared_ptr<Device>>& devices) {
     const int error = api_->cmListen(listener_, *any, kBacklog, port_);
     if (error == 0) return {};
     if (port == 0) return errnoStatus(Code::ResourceExhausted, "rdma_listen", error);
-    const Code code = error == EADDRINUSE ? Code::AlreadyExists : Code::ResourceExhausted;
-    return errnoStatus(code, "rdma_listen on rdma.port " + std::to_string(port), error);
+    // Of a port that somebody has on any address the kernel says that the address is not available.
+    if (error == EADDRINUSE || error == EADDRNOTAVAIL)
+        return {Code::AlreadyExists, "rdma.port " + std::to_string(port) + " is taken on this machine"};
+    return errnoStatus(Code::ResourceExhausted, "rdma_listen on rdma.port " + std::to_string(port), error);
 }
 
 // --- from other threads ----------------------------------------------------------------------------------------------

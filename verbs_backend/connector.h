@@ -130,7 +130,7 @@ class Connector {
         std::uint32_t psn = 0;                         ///< By exchange: number of the first packet.
         std::optional<ibv_gid_entry> gid;              ///< Of the own port, that its packets carry.
         std::shared_ptr<const CompletionQueue> queue;  ///< Of `qp`.
-        std::optional<Candidate> unanswered;           ///< The first by rdma_cm whose request had no answer; used once.
+        std::optional<Candidate> unanswered;           ///< The first that is kept for an exchange; used once.
         Status first_failure;
     };
     /// A pair of which this is the target.
@@ -215,6 +215,9 @@ class Connector {
     // connector_initiator.cpp
     void tryCandidate(Pair& pair);
     void giveUpCandidate(Pair& pair, const Status& why, bool retryable = true);
+    /// rdma_cm leads nowhere by this candidate, whose ports may carry data all the same: it is tried by exchange when
+    /// all others have failed.
+    void keepForExchange(Pair& pair);
     void dropConnection(Pair& pair);
     Own& via(const Pair& pair) { return own_[pair.order.candidates[pair.candidate].own]; }
     const Own& via(const Pair& pair) const { return own_[pair.order.candidates[pair.candidate].own]; }

@@ -28,10 +28,10 @@ std::vector<PeerGid> asPeerGids(const std::vector<ibv_gid_entry>& entries) {
     return gids;
 }
 
-/// "GID 1 (0000:...) to 0000:..., LID 7".
+/// "GID 1 (10.1.0.1) to 10.1.0.2", with "LID 7" of InfiniBand.
 std::string wayText(const Device& device, const ExchangedRoute& route) {
-    std::string text =
-        "GID " + std::to_string(route.own.gid_index) + " (" + gidText(route.own.gid) + ") to " + gidText(route.peer);
+    std::string text = "GID " + std::to_string(route.own.gid_index) + " (" + gidForPeople(route.own.gid) + ") to " +
+                       gidForPeople(route.peer);
     if (device.infiniband) text += ", LID " + std::to_string(route.peer_lid);
     if (route.needs_grh) text += " with a global route header";
     return text;
@@ -168,7 +168,7 @@ Status Connector::checkReply(const Pair& pair, const OfferReply& reply) const {
     if (reply.gid_index >= pair.gids.size()) return bad("it chose a GID that was not offered");
     const ibv_gid_entry& own = pair.gids[reply.gid_index];
     if (reply.gid.type != own.gid_type || scopeOf(reply.gid.gid) != scopeOf(own.gid))
-        return bad("its GID " + gidText(reply.gid.gid) + " does not go with " + gidText(own.gid));
+        return bad("its GID " + gidForPeople(reply.gid.gid) + " does not go with " + gidForPeople(own.gid));
     if (via(pair).device->infiniband && reply.lid == 0) return bad("it has no LID");
     return {};
 }
@@ -310,7 +310,7 @@ OfferReply Connector::serve(const Asker& asker, const Offer& offer) {
         return reply;
     }
     if (tried.empty()) {
-        for (const PeerGid& gid : offer.gids) tried += " " + gidText(gid.gid);
+        for (const PeerGid& gid : offer.gids) tried += " " + gidForPeople(gid.gid);
         tried = "no GID of " + device.describe() + " has type and scope in common with" + tried;
     }
     return refusal(Code::TransportMissing, tried);

@@ -12,6 +12,9 @@ namespace {
 /// Enough for a loaded peer; with more candidates each gets its share of connect_timeout, but at least this.
 constexpr std::chrono::milliseconds kLeastPatience{500};
 constexpr int kResolveMs = 2000;
+/// Reasons of a rejection: InfiniBand specification, table 108.
+constexpr int kNobodyListens = 8;  // Invalid service id.
+constexpr int kConsumerDefined = 28;
 /// As many ways as a sealed greeting can tell apart; nobody has as many.
 constexpr std::size_t kMostCandidate = (1u << 13) - 1;
 
@@ -68,11 +71,7 @@ void Connector::giveUpCandidate(Pair& pair, const Status& why, bool retryable) {
     const Status cause = why.withContext(describe(pair));
     log_->debug("rdma: {}", cause.message());
     if (pair.first_failure) pair.first_failure = cause;
-    if (pair.id != 0 && pair.step == Step::Connecting && why.code() == Code::Timeout && !pair.unanswered &&
-        !pair.order.greeting.fence && canExchange()) {
-        pair.unanswered = pair.order.candidates[pair.candidate];
-        pair.unanswered->by_exchange = true;
-    }
+    if (pair.id != 0 && pair.step == Step::Connecting && why.code() == Code::Timeout) keepForExchange(pair);
     dropConnection(pair);
     // One of the two ports may be deaf to connection messages, for which rdma_cm knows no remedy, and carry data. Of
     // several that did not answer only the first, which is the likeliest: the others may be of another rail.
@@ -91,6 +90,12 @@ void Connector::giveUpCandidate(Pair& pair, const Status& why, bool retryable) {
     event.retryable = retryable;
     tell(pair, std::move(event));
     pairs_.erase(pair.number);
+}
+
+void Connector::keepForExchange(Pair& pair) {
+    if (pair.unanswered || pair.order.greeting.fence || !canExchange()) return;
+    pair.unanswered = pair.order.candidates[pair.candidate];
+    pair.unanswered->by_exchange = true;
 }
 
 void Connector::dropConnection(Pair& pair) {
@@ -171,7 +176,8 @@ void Connector::onResponse(Pair& pair, const CmEvent& event) {
     if (!status) return giveUpCandidate(pair, status);
     pair.gid = way.gid;
     const std::string gid =
-        way.gid ? "GID " + std::to_string(way.gid->gid_index) + " (" + gidText(way.gid->gid) + "), " : std::string();
+        way.gid ? "GID " + std::to_string(way.gid->gid_index) + " (" + gidForPeople(way.gid->gid) + "), "
+                : std::string();
     up(pair, answer->device,
        gid + "path MTU " + std::to_string(way.mtu) + ", " + std::to_string(event.initiator_depth) + " READs at once");
 }
@@ -197,11 +203,17 @@ void Connector::onRejected(Pair& pair, const CmEvent& event) {
     if (pair.step != Step::Connecting) return;
     const auto answer = readAnswer(pair, event);
     if (!answer && answer.status().code() == Code::AccessDenied) return giveUpCandidate(pair, answer.status(), false);
-    if (!answer)
-        // Without an answer of ours: nobody listens there (IBTA reason 8), or it is somebody else.
-        return giveUpCandidate(
-            pair, {Code::ConnectionRefused, "the connection was rejected, reason " + std::to_string(event.status) +
-                                                (event.status == 8 ? " (nobody listens there)" : "")});
+    if (!answer) {
+        // Without an answer of ours it is the kernel's: nobody listens there (IBTA reason 8), or rdma_cm has no use for
+        // the request, as where no route leads back (28, "consumer defined"), or it is somebody else's.
+        if (event.status != kNobodyListens) keepForExchange(pair);
+        return giveUpCandidate(pair, {Code::ConnectionRefused,
+                                      "the connection was rejected, reason " + std::to_string(event.status) +
+                                          (event.status == kNobodyListens ? " (nobody listens there)"
+                                           : event.status == kConsumerDefined
+                                               ? " (by the peer's kernel: has it a route back to this port's address?)"
+                                               : "")});
+    }
     if (pair.order.greeting.fence && answer->code == Code::Ok && answer->target == pair.order.greeting.target)
         return onFenced(pair);
     const bool other = answer->code == Code::StaleIncarnation;

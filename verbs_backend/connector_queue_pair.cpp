@@ -147,7 +147,7 @@ Status Connector::modify(const Link& link, ibv_qp* qp, ibv_qp_state state, const
     if (state == IBV_QPS_RTR)
         used = " (path MTU " + std::to_string(mtuBytes(attributes.path_mtu)) + ", own GID index " +
                std::to_string(attributes.ah_attr.grh.sgid_index) + ", peer's GID " +
-               gidText(attributes.ah_attr.grh.dgid) + ")";
+               gidForPeople(attributes.ah_attr.grh.dgid) + ")";
     return errnoStatus(Code::ConnectionLost, what + used, error);
 }
 

@@ -306,6 +306,11 @@ std::string gidText(const ibv_gid& gid) {
     return text;
 }
 
+std::string gidForPeople(const ibv_gid& gid) {
+    const GidScope scope = scopeOf(gid);
+    return scope == GidScope::MappedV4 || scope == GidScope::GlobalV6 ? addressOfGid(gid).host() : gidText(gid);
+}
+
 std::uint32_t mtuBytes(ibv_mtu mtu) { return 128u << std::clamp(static_cast<int>(mtu), 1, 5); }
 
 ibv_mtu mtuOfBytes(std::uint32_t bytes) {

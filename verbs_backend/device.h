@@ -121,6 +121,8 @@ GidScope scopeOf(const ibv_gid& gid);
 SocketAddress addressOfGid(const ibv_gid& gid);
 /// "0000:...", as sysfs and the common descriptor schema write it.
 std::string gidText(const ibv_gid& gid);
+/// The same for people: the IP address, where it is one that has a meaning beyond its link.
+std::string gidForPeople(const ibv_gid& gid);
 /// Of an ibv_mtu, in bytes; 256 to 4096.
 std::uint32_t mtuBytes(ibv_mtu mtu);
 /// The largest ibv_mtu of at most `bytes`.

@@ -142,9 +142,10 @@ std::string remedyForDevices(const Status& status) {
         {"this machine has none",
          "`ibv_devices` lists what there is; a device needs the module of its driver; `rdma link add rxe0 type rxe "
          "netdev eth0` makes one in software (Soft-RoCE)"},
-        {"no access to its",
+        {"no access to ",
          "let this user read and write /dev/infiniband/*; a container is given it by "
          "--device=/dev/infiniband"},
+        {"no channel of rdma_cm", "`modprobe rdma_ucm`; or without rdma.connect=cm, which needs it"},
         {"the port is down",
          "`ibv_devinfo` shows the state of a port; is the cable in, and its interface up (`ip link set DEVICE up`)?"},
         {"is there a subnet manager", "InfiniBand needs a subnet manager: start opensm, or the one of a switch"},
@@ -157,7 +158,9 @@ std::string remedyForDevices(const Status& status) {
          "--set rdma.devices= with more in it; `troupe topo` shows what it leaves out"},
         {"rdma.devices names it, but", "is the name in rdma.devices right? `ibv_devices` lists them"},
     };
-    if (!contains(status, "no usable RDMA device") && !contains(status, "no list of RDMA devices")) return "";
+    constexpr std::array kMarks = {"no usable RDMA device", "no list of RDMA devices", "no channel of rdma_cm",
+                                   "no access to /dev/infiniband/"};
+    if (std::none_of(kMarks.begin(), kMarks.end(), [&](const char* mark) { return contains(status, mark); })) return "";
     std::string remedy;
     for (const auto& [cause, advice] : kCauses)
         if (contains(status, cause)) remedy += std::string(advice) + "; ";
@@ -188,6 +191,9 @@ std::string inWordsOfTransportOption(std::string line, const std::string& transp
 }
 
 bool tellsThatOwnerEnded(const Status& status, bool reached) {
+    // A kernel that rejects what rdma_cm sent says nothing of who is there, but that nobody listens.
+    if (contains(status, "the connection was rejected, reason") && !contains(status, "(nobody listens there)"))
+        return false;
     return status.code() == Code::ConnectionRefused || (reached && status.code() == Code::TransportMissing);
 }
 
@@ -200,6 +206,10 @@ std::string remedyFor(const Status& status) {
     if (isOfStore(status)) return remedyForStore(status);
     switch (status.code()) {
         case Code::ConnectionRefused:
+            if (contains(status, "the connection was rejected, reason"))
+                return "has the peer's machine a route back to the address that the error names (`ip route get`, "
+                       "rp_filter)? rdma.connect=exchange needs none";
+            [[fallthrough]];
         case Code::NotFound: return "is the name right, and `troupe serve` running there?";
         case Code::Timeout:
             if (contains(status, "deadline"))

@@ -235,6 +235,11 @@ void SoftVerbs::deafen(const std::string& device) {
     for (Port& port : find(device)->ports) port.deaf = true;
 }
 
+void SoftVerbs::loseWayBack(const std::string& device) {
+    const std::lock_guard lock(mutex_);
+    find(device)->has_no_way_back = true;
+}
+
 void SoftVerbs::setPortUntold(const std::string& device, bool up, int stale_answers) {
     const std::lock_guard lock(mutex_);
     find(device)->at(1).up = up;

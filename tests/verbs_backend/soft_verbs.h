@@ -66,6 +66,8 @@ class SoftVerbs final : public VerbsApi {
     void deafens() { deafens_ = true; }
     /// A port hears no connection message any more.
     void deafen(const std::string& device);
+    /// The kernel there finds no route back to who asks for a connection, and rejects it.
+    void loseWayBack(const std::string& device);
     /// Takes a port down, or up, without the event. So many questions after its state have the answer of before.
     void setPortUntold(const std::string& device, bool up, int stale_answers = 0);
     /// With the asynchronous event.
@@ -214,6 +216,7 @@ class SoftVerbs final : public VerbsApi {
         std::size_t requests = 0;
         std::size_t events_asked = 0;
         bool needs_grh = false;
+        bool has_no_way_back = false;
         ibv_transport_type transport = IBV_TRANSPORT_IB;
         bool dead = false;
 

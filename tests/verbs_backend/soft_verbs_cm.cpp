@@ -121,7 +121,8 @@ int SoftVerbs::cmListen(CmId key, const SocketAddress& address, int, std::uint16
         });
     };
     std::uint16_t chosen = address.port();
-    if (chosen != 0 && is_taken(chosen)) return EADDRINUSE;
+    // As the kernel says of one that is taken on all addresses.
+    if (chosen != 0 && is_taken(chosen)) return EADDRNOTAVAIL;
     while (chosen == 0 || is_taken(chosen)) chosen = next_port_++;
     Id& id = ids_.at(key);
     id.state = CmState::Listening;
@@ -175,6 +176,10 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
         return 0;
     }
     if (!sendMessage(id.own, there)) return 0;  // Nobody answers.
+    if (there.hardware->has_no_way_back) {
+        put(id.channel, event(CmEvent::Kind::Rejected, key, "rejected", 28));
+        return 0;
+    }
     if (listener == ids_.end()) {
         if (!sendMessage(there, id.own)) return 0;
         put(id.channel, event(CmEvent::Kind::Rejected, key, "rejected", 8));

@@ -446,6 +446,15 @@ TEST(VerbsFailover, ADeafPortIsConnectedByExchange) {
     }
 }
 
+TEST(VerbsFailover, WhereTheKernelOfThePeerHasNoRouteBackPairsAreMadeByExchange) {
+    Rails rails(Rails::config("s0", 1, 60s), std::make_shared<Switchboard>(), [](SoftVerbs& soft) {
+        soft.loseWayBack("s2");
+        soft.loseWayBack("s3");
+    });
+    run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(20, Opcode::Write));
+    EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
+}
+
 TEST(VerbsFailover, APathWithALaneLeftIsOnTrialAndUsable) {
     Rails rails("s0,s1", 2);
     rails.soft->hold(true);

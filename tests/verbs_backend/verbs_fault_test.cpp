@@ -225,8 +225,8 @@ TEST(VerbsFault, AFailedCompletionNamesBothDevicesAndWhatThePacketsWentBy) {
         run(a, *a.nics.front(), *path, {write(local.data(), remote.data(), 4096)});
         ASSERT_EQ(a.sweep.failed.size(), 1u);
         const std::string message = a.sweep.failed.front().cause.message();
-        for (const char* part : {"segment 'b' device s1 through s0 (port 1, ",
-                                 "GID 1 (0000:0000:0000:0000:0000:ffff:0a09:0001)", "path MTU 1024", "retry counter"})
+        for (const char* part :
+             {"segment 'b' device s1 through s0 (port 1, ", "GID 1 (10.9.0.1)", "path MTU 1024", "retry counter"})
             EXPECT_NE(message.find(part), std::string::npos) << message;
         EXPECT_EQ(message.find("by exchange") != std::string::npos, by_exchange) << message;
     }
