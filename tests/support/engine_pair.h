@@ -89,6 +89,8 @@ struct EngineSetup {
         // What the tests call the wire is TCP; those of the host transport turn this on.
         config.host_peers = false;
         config.transfer_timeout = std::chrono::milliseconds(kPatience);
+        // Who is late on a loaded machine is not passed over.
+        config.host_probe_timeout = std::chrono::milliseconds(kPatience);
     }
 };
 
