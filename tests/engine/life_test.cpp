@@ -493,10 +493,13 @@ TEST(Transports, UninstallByTheOwnerEndsItsServiceAndPeersSeeFailures) {
 }
 
 TEST(Transports, UninstallWhileInUseIsBusy) {
-    EnginePair pair({}, 64u << 20);
+    // More than the sockets between them hold.
+    EnginePair pair(breakableSetup(), 64u << 20);
     BatchHolder batch(*pair.a, 1);
+    HeldUp held(*pair.b);
     ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
     expectCode(pair.a->uninstallTransport("tcp"), Code::BatchBusy);
+    held.goOn();
     expectCompleted(batch.wait(), pair.local.size());
     EXPECT_TRUE(pair.a->uninstallTransport("tcp"));
 }
