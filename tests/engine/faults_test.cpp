@@ -209,6 +209,9 @@ TEST_F(Faults, ATaskThatTheLossOfItsPeerEndedSaysWhenThatWasHeardOfLast) {
     EXPECT_EQ(status.error.code(), Code::PeerDown) << status.error.toString();
     EXPECT_THAT(status.error.toString(), testing::AllOf(testing::HasSubstr("; last heard of "),
                                                         testing::Not(testing::HasSubstr("PeerDown: PeerDown"))));
+    // A connection that its listener took while it ended is one that is being made, until it is reset.
+    while (pair.a->explainSegment(pair.segment)->owner->state != PeerState::Down && Clock::now() < limit)
+        std::this_thread::sleep_for(milliseconds(1));
     const auto how = pair.a->explain(batch.id(), 0);
     ASSERT_TRUE(how) << how.status().toString();
     SCOPED_TRACE(how->toString());
