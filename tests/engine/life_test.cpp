@@ -30,6 +30,14 @@ namespace {
 
 using testing::HasSubstr;
 
+std::size_t entriesOf(const char* directory) {
+    std::size_t count = 0;
+    DIR* open = ::opendir(directory);
+    while (::readdir(open) != nullptr) ++count;
+    ::closedir(open);
+    return count;
+}
+
 TEST(Life, EveryCallBeforeInitSaysSo) {
     TransferEngine engine;
     Buffer memory(4096);
@@ -355,8 +363,26 @@ TEST(Life, InitTwiceIsAnError) {
 TEST(Life, ATakenPortIsAnErrorAndNothingStaysBehind) {
     const auto first = startEngine();
     const auto port = Endpoint::parse(first->localSegmentName())->port;
-    TransferEngine second;
-    expectCode(second.init("p2p", "", "127.0.0.1", port), Code::AlreadyExists);
+    const auto second = startEngine();
+    // What begins with the first use of anything has begun.
+    EXPECT_TRUE(second->openSegment(first->localSegmentName()));
+    EngineOptions options;
+    options.log = makeSilentLogger();
+    TransferEngine refused(std::move(options));
+    // Those that there are stay: none of them has anything to do.
+    const std::size_t threads = entriesOf("/proc/self/task");
+    const std::size_t descriptors = entriesOf("/proc/self/fd");
+    for (int i = 0; i < 3; ++i) {
+        expectCode(refused.init("p2p", "", "127.0.0.1", port), Code::AlreadyExists);
+        // A thread that was joined is listed until the kernel has reaped it.
+        const auto limit = Clock::now() + kPatience;
+        while (entriesOf("/proc/self/task") > threads && Clock::now() < limit) std::this_thread::yield();
+        EXPECT_EQ(entriesOf("/proc/self/task"), threads);
+        EXPECT_EQ(entriesOf("/proc/self/fd"), descriptors);
+    }
+    // The object is as it was: on a port that is free it begins.
+    ASSERT_TRUE(refused.init("p2p", "", "127.0.0.1"));
+    EXPECT_TRUE(refused.openSegment(first->localSegmentName()));
 }
 
 TEST(Life, BadAddressesAndNamesAreRefused) {
@@ -746,14 +772,6 @@ TEST(Guest, UsesTheHostsActorSystem) {
     }
     // Engines do not keep the host from ending its system.
     system.await_all_actors_done();
-}
-
-std::size_t entriesOf(const char* directory) {
-    std::size_t count = 0;
-    DIR* open = ::opendir(directory);
-    while (::readdir(open) != nullptr) ++count;
-    ::closedir(open);
-    return count;
 }
 
 std::size_t residentBytes() {
