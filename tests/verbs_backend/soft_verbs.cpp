@@ -230,6 +230,11 @@ void SoftVerbs::setReads(const std::string& device, int reads) {
         if (hardware->name == device) hardware->reads = reads;
 }
 
+void SoftVerbs::cutOff(const std::string& device, bool is_cut_off) {
+    const std::lock_guard lock(mutex_);
+    find(device)->cut_off = is_cut_off;
+}
+
 void SoftVerbs::deafen(const std::string& device) {
     const std::lock_guard lock(mutex_);
     for (Port& port : find(device)->ports) port.deaf = true;

@@ -56,6 +56,8 @@ class SoftVerbs final : public VerbsApi {
     void linger() { lingers_ = true; }
     /// How many of them were applied.
     std::size_t deliver();
+    /// Whether connection requests to a device find no way to it (ENETUNREACH). What is connected goes on.
+    void cutOff(const std::string& device, bool is_cut_off);
     /// From now on an end of a connection says nothing to the other one.
     void loseGoodbyes() { goodbyes_are_lost_ = true; }
     void loseCompletions(int count);
@@ -209,6 +211,7 @@ class SoftVerbs final : public VerbsApi {
         bool needs_grh = false;
         ibv_transport_type transport = IBV_TRANSPORT_IB;
         bool dead = false;
+        bool cut_off = false;
 
         Port& at(std::size_t port) { return ports.at(port - 1); }
         const Port& at(std::size_t port) const { return ports.at(port - 1); }

@@ -163,11 +163,12 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
     Id& id = ids_.at(key);
     if (id.state != CmState::Routed || parameters.private_data.size() > 56)
         return violate("cmConnect before the route, or with too much private data"), EINVAL;
+    const Place there = find(id.to);
+    if (there.hardware->cut_off) return ENETUNREACH;
     id.state = CmState::Requested;
     const auto listener = std::find_if(ids_.begin(), ids_.end(), [&](const auto& entry) {
         return entry.second.state == CmState::Listening && entry.second.port == id.to.port();
     });
-    const Place there = find(id.to);
     ++there.hardware->requests;
     if (next_answer_) {
         next_answer_->id = key;
