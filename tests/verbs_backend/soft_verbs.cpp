@@ -29,6 +29,12 @@ SoftVerbs::SoftVerbs(const std::vector<std::string>& devices) {
 
 SoftVerbs::~SoftVerbs() = default;
 
+CleanEnd::~CleanEnd() {
+    if (soft_ == nullptr) return;
+    for (const std::string& violation : soft_->violations()) ADD_FAILURE() << violation;
+    EXPECT_EQ(soft_->leftovers(), "");
+}
+
 ibv_gid_entry SoftVerbs::gid(const std::string& address, std::uint32_t index, ibv_gid_type type) {
     ibv_gid_entry entry{};
     if (::inet_pton(AF_INET6, address.c_str(), entry.gid.raw) != 1) ADD_FAILURE() << address;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/byte_range.h"
@@ -373,6 +374,21 @@ class SoftVerbs final : public VerbsApi {
     int repeat_ = 0;
     std::vector<std::string> violations_;
     std::vector<int> dmabufs_;
+};
+
+/// When this ends, so does a test: what is left over on the device, or was done against its rules, is a failure. To be
+/// declared after the device and before whatever uses it.
+class CleanEnd {
+  public:
+    explicit CleanEnd(std::shared_ptr<SoftVerbs> soft) : soft_(std::move(soft)) {}
+    ~CleanEnd();
+    CleanEnd(const CleanEnd&) = delete;
+    CleanEnd& operator=(const CleanEnd&) = delete;
+    /// The test has broken the device for good.
+    void giveUp() { soft_.reset(); }
+
+  private:
+    std::shared_ptr<SoftVerbs> soft_;
 };
 
 }  // namespace troupe::verbs::testing
