@@ -257,6 +257,8 @@ class SoftVerbs final : public VerbsApi {
         std::uint32_t taken = 0;       ///< Packets that came since.
         ibv_mtu mtu{};                 ///< Of its packets, which the other end must have, too.
         bool dead = false;             ///< Its device has given it up, and completes nothing of it.
+        std::uint8_t reads = 0;        ///< That it may have outstanding at once,
+        std::uint8_t serves = 0;       ///< and that it has room to serve.
         std::uint8_t port = 1;
         std::uint16_t pkey_index = 0;
         std::uint16_t pkey = 0;  ///< As these were when it was made ready.
@@ -289,6 +291,9 @@ class SoftVerbs final : public VerbsApi {
         std::uint16_t port = 0;  ///< Of a listener.
         CmId other = 0;
         std::uint32_t remote_qp = 0;
+        /// As the kernel keeps them: what this end asked for, and from the answer on what both agreed to.
+        std::uint8_t responder_resources = 0;
+        std::uint8_t initiator_depth = 0;
     };
     struct EventChannel {
         UniqueFd fd;
@@ -296,6 +301,10 @@ class SoftVerbs final : public VerbsApi {
     };
 
     static constexpr int kMaxQpWr = 4096;
+    static constexpr int kMaxSge = 4;
+    /// Bytes of private data that rdma_cm takes with an answer and with a refusal (IBTA 12.6.8, 12.6.7).
+    static constexpr std::size_t kMostAccepted = 196;
+    static constexpr std::size_t kMostRejected = 148;
     /// What belongs to a pointer of the program's, or null.
     template <class Map, class Key>
     static typename Map::mapped_type::element_type* lookUp(Map& map, Key* key) {
@@ -307,6 +316,7 @@ class SoftVerbs final : public VerbsApi {
     void violate(const std::string& what) { violations_.push_back(what); }
     void execute(Pair& pair);
     ibv_wc_status run(Pair& pair, const Work& work);
+    static std::size_t readsUnderWay(const Pair& pair);
     int takeAlong(const ibv_send_wr& work, std::vector<std::byte>& data);
     void complete(Pair& pair, const Work& work, ibv_wc_status status);
     void toError(Pair& pair);
