@@ -235,6 +235,7 @@ int SoftVerbs::cmAccept(CmId key, const CmParameters& parameters) {
 int SoftVerbs::cmReject(CmId key, std::span<const std::byte> private_data) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("cmReject")) return error;
+    if (private_data.size() > kMostRejected) return violate("cmReject with too much private data"), EINVAL;
     Id& id = ids_.at(key);
     id.state = CmState::Ended;
     const auto other = ids_.find(id.other);

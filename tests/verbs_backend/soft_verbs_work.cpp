@@ -103,7 +103,9 @@ ibv_qp* SoftVerbs::createQp(ibv_pd* pd, ibv_qp_init_attr& attributes) {
     }
     if (lookUp(queues_, attributes.send_cq) == nullptr || lookUp(queues_, attributes.recv_cq) == nullptr)
         violate("createQp with a completion queue that is not there");
-    if (attributes.cap.max_send_wr > kMaxQpWr || attributes.cap.max_inline_data > 512) {
+    const ibv_qp_cap& cap = attributes.cap;
+    if (cap.max_send_wr > kMaxQpWr || cap.max_recv_wr > kMaxQpWr || cap.max_send_sge > kMaxSge ||
+        cap.max_recv_sge > kMaxSge || cap.max_inline_data > 512) {
         errno = EINVAL;
         return nullptr;
     }
@@ -127,7 +129,8 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
     const bool to_error = attributes.qp_state == IBV_QPS_ERR;
     if (const int error = fault(to_error ? "modifyQpToError" : "modifyQp", qp->context)) return error;
     if (isDead(qp->context)) return EIO;
-    if (to_error) return toError(*pair), 0;
+    // From everywhere but there (qp_state_table of Linux).
+    if (to_error && pair->state != IBV_QPS_RESET) return toError(*pair), 0;
     const bool legal = (pair->state == IBV_QPS_RESET && attributes.qp_state == IBV_QPS_INIT) ||
                        (pair->state == IBV_QPS_INIT && attributes.qp_state == IBV_QPS_RTR) ||
                        (pair->state == IBV_QPS_RTR && attributes.qp_state == IBV_QPS_RTS);

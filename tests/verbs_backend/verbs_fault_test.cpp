@@ -120,6 +120,20 @@ TEST(VerbsFault, WhatCannotEvenBeDestroyedIsReportedAsNotQuiesced) {
     pair.clean_end.giveUp();
 }
 
+TEST(VerbsFault, APeersPairThatNeverLeftResetAndStaysKeepsNobodyOut) {
+    SoftPair pair;
+    pair.expectWorks();
+    pair.soft->fail("modifyQp s1", ENOMEM, 1);
+    pair.soft->fail("destroyQp s1", EBUSY, 1 << 30);
+    const std::size_t posted = pair.postHeld(10);
+    pair.nic().resetPath(pair.path, {Code::Canceled, "so that there is another one"});
+    ASSERT_TRUE(pump(pair.a, [&] { return endedIn(pair.a.sweep) == posted; }));
+    pair.soft->hold(false);
+    pair.expectWorks();
+    EXPECT_EQ(pair.soft->pairsOn("s1"), 3u) << "that one, the one before, and the one that works";
+    pair.soft->fail("destroyQp s1", 0, 0);
+}
+
 TEST(VerbsFault, WhatIsDestroyedAtLastIsTheProofThatWasMissing) {
     SoftPair pair;
     pair.expectWorks();
