@@ -184,8 +184,8 @@ class Connector {
         Status cause;
         Duration pause{};
         TimePoint next{};
-        Greeting greeting;      ///< A peer's: whose it is.
-        bool in_error = false;  ///< A peer's: it is in the error state, in which it takes nothing more.
+        Greeting greeting;           ///< A peer's: whose it is.
+        bool takes_nothing = false;  ///< A peer's: it is in the error state, or has never left the state RESET.
     };
 
     Status listen(const std::vector<std::shared_ptr<Device>>& devices);

@@ -71,7 +71,7 @@ Status Connector::admit(const Greeting& greeting) {
 /// into the error state.
 bool Connector::stillServes(const Greeting& greeting) const {
     return std::any_of(stuck_.begin(), stuck_.end(),
-                       [&](const Stuck& each) { return !each.in_error && each.greeting.sameLane(greeting); });
+                       [&](const Stuck& each) { return !each.takes_nothing && each.greeting.sameLane(greeting); });
 }
 
 /// Ends the lane's connections up to the greeting's attempt.
@@ -155,8 +155,11 @@ bool Connector::destroyServed(const Device& device, ibv_qp* qp, std::shared_ptr<
     log_->error("rdma: {}", cause.message());
     Stuck& stuck = getStuck(0, Stuck::kNobody, qp, std::move(queue), cause);
     stuck.greeting = greeting;
-    const Status broken = toError(device, qp);
-    stuck.in_error = broken.isOk();
+    // Without a way from there to the error state (qp_state_table of Linux); nor does it take anything in.
+    ibv_qp_attr now{};
+    const bool unused = api_->queryQp(qp, now, IBV_QP_STATE) == 0 && now.qp_state == IBV_QPS_RESET;
+    const Status broken = unused ? Status() : toError(device, qp);
+    stuck.takes_nothing = broken.isOk();
     if (!broken) log_->error("rdma: {}", broken.message());
     return false;
 }

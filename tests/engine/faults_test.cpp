@@ -209,6 +209,9 @@ TEST_F(Faults, ATaskThatTheLossOfItsPeerEndedSaysWhenThatWasHeardOfLast) {
     EXPECT_EQ(status.error.code(), Code::PeerDown) << status.error.toString();
     EXPECT_THAT(status.error.toString(), testing::AllOf(testing::HasSubstr("; last heard of "),
                                                         testing::Not(testing::HasSubstr("PeerDown: PeerDown"))));
+    // A connection that its listener took while it ended is one that is being made, until it is reset.
+    while (pair.a->explainSegment(pair.segment)->owner->state != PeerState::Down && Clock::now() < limit)
+        std::this_thread::sleep_for(milliseconds(1));
     const auto how = pair.a->explain(batch.id(), 0);
     ASSERT_TRUE(how) << how.status().toString();
     SCOPED_TRACE(how->toString());
@@ -276,7 +279,16 @@ TEST_F(Faults, ADroppedPathFailsWhatHasNoOther) {
 
 TEST_F(Faults, ADroppedPathIsThereAgainWhenItsTimeIsOver) {
     expectCompleted(run(Opcode::Write), pair.local.size());
-    ASSERT_TRUE(here().dropPath(pair.b->localSegmentName(), milliseconds(100)));
+    // For longer each time, until this thread comes to use the path before it is back.
+    TransferStatus lost;
+    milliseconds time(100);
+    do {
+        ASSERT_LE(time, kLongestFault);
+        ASSERT_TRUE(here().dropPath(pair.b->localSegmentName(), time));
+        lost = run(Opcode::Write);
+        time *= 2;
+    } while (lost.s == TransferStatusEnum::COMPLETED);
+    expectFailed(lost, Code::ConnectionLost);
     expectCompleted(runUntilCompleted(*pair.a, pair.request(Opcode::Write, 0, 0, pair.local.size())),
                     pair.local.size());
 }
@@ -293,15 +305,30 @@ class FaultsOfTwoPaths : public Faults {
 
 TEST_F(FaultsOfTwoPaths, WhatADroppedPathCarriedGoesOnOverTheOther) {
     for (int i = 0; i < 4; ++i) expectCompleted(run(Opcode::Write), pair.local.size());
+    // What that path carries does not end but by its loss.
+    FaultRule held = every(FaultPoint::Completion, FaultAction::Lose);
+    held.where = "tcp0 ";
+    const auto rule = add(here(), held);
     std::vector<std::unique_ptr<BatchHolder>> batches;
-    for (int i = 0; i < 16; ++i) {
+    const auto submit = [&] {
         batches.push_back(std::make_unique<BatchHolder>(*pair.a, 1));
         ASSERT_TRUE(batches.back()->submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
-        if (i == 4) {
-            ASSERT_TRUE(here().dropPath("tcp0", seconds(30)));
-        }
+    };
+    for (int i = 0; i < 8; ++i) submit();
+    const TimePoint limit = Clock::now() + kPatience;
+    while (fired(here(), rule) == 0 && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_GT(fired(here(), rule), 0u) << "it carried nothing";
+    ASSERT_TRUE(here().dropPath("tcp0", seconds(30)));
+    for (int i = 0; i < 8; ++i) submit();
+    std::size_t moved = 0;
+    for (const auto& batch : batches) {
+        expectCompleted(batch->wait(), pair.local.size());
+        const auto how = pair.a->explain(batch->id(), 0);
+        ASSERT_TRUE(how) << how.status().toString();
+        for (const auto& attempt : how->attempts)
+            if (attempt.nic == "tcp0" && attempt.cause.code() == Code::ConnectionLost) ++moved;
     }
-    for (const auto& batch : batches) expectCompleted(batch->wait(), pair.local.size());
+    EXPECT_GT(moved, 0u) << "nothing was lost";
     EXPECT_TRUE(pair.remote.holdsPattern(1));
 }
 

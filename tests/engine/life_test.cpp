@@ -1,19 +1,24 @@
 // An engine's life: init, transports, freeEngine, and what it leaves behind.
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <spdlog/sinks/base_sink.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -21,6 +26,7 @@
 #include <caf/actor_system_config.hpp>
 
 #include "base/endpoint.h"
+#include "base/unique_fd.h"
 #include "metadata/inproc_store.h"
 #include "tests/support/engine_pair.h"
 #include "transports/transport.h"
@@ -29,6 +35,14 @@ namespace troupe::test {
 namespace {
 
 using testing::HasSubstr;
+
+std::size_t entriesOf(const char* directory) {
+    std::size_t count = 0;
+    DIR* open = ::opendir(directory);
+    while (::readdir(open) != nullptr) ++count;
+    ::closedir(open);
+    return count;
+}
 
 TEST(Life, EveryCallBeforeInitSaysSo) {
     TransferEngine engine;
@@ -355,8 +369,26 @@ TEST(Life, InitTwiceIsAnError) {
 TEST(Life, ATakenPortIsAnErrorAndNothingStaysBehind) {
     const auto first = startEngine();
     const auto port = Endpoint::parse(first->localSegmentName())->port;
-    TransferEngine second;
-    expectCode(second.init("p2p", "", "127.0.0.1", port), Code::AlreadyExists);
+    const auto second = startEngine();
+    // What begins with the first use of anything has begun.
+    EXPECT_TRUE(second->openSegment(first->localSegmentName()));
+    EngineOptions options;
+    options.log = makeSilentLogger();
+    TransferEngine refused(std::move(options));
+    // Those that there are stay: none of them has anything to do.
+    const std::size_t threads = entriesOf("/proc/self/task");
+    const std::size_t descriptors = entriesOf("/proc/self/fd");
+    for (int i = 0; i < 3; ++i) {
+        expectCode(refused.init("p2p", "", "127.0.0.1", port), Code::AlreadyExists);
+        // A thread that was joined is listed until the kernel has reaped it.
+        const auto limit = Clock::now() + kPatience;
+        while (entriesOf("/proc/self/task") > threads && Clock::now() < limit) std::this_thread::yield();
+        EXPECT_EQ(entriesOf("/proc/self/task"), threads);
+        EXPECT_EQ(entriesOf("/proc/self/fd"), descriptors);
+    }
+    // The object is as it was: on a port that is free it begins.
+    ASSERT_TRUE(refused.init("p2p", "", "127.0.0.1"));
+    EXPECT_TRUE(refused.openSegment(first->localSegmentName()));
 }
 
 TEST(Life, BadAddressesAndNamesAreRefused) {
@@ -493,10 +525,13 @@ TEST(Transports, UninstallByTheOwnerEndsItsServiceAndPeersSeeFailures) {
 }
 
 TEST(Transports, UninstallWhileInUseIsBusy) {
-    EnginePair pair({}, 64u << 20);
+    // More than the sockets between them hold.
+    EnginePair pair(breakableSetup(), 64u << 20);
     BatchHolder batch(*pair.a, 1);
+    HeldUp held(*pair.b);
     ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
     expectCode(pair.a->uninstallTransport("tcp"), Code::BatchBusy);
+    held.goOn();
     expectCompleted(batch.wait(), pair.local.size());
     EXPECT_TRUE(pair.a->uninstallTransport("tcp"));
 }
@@ -745,14 +780,6 @@ TEST(Guest, UsesTheHostsActorSystem) {
     system.await_all_actors_done();
 }
 
-std::size_t entriesOf(const char* directory) {
-    std::size_t count = 0;
-    DIR* open = ::opendir(directory);
-    while (::readdir(open) != nullptr) ++count;
-    ::closedir(open);
-    return count;
-}
-
 std::size_t residentBytes() {
     std::ifstream file("/proc/self/statm");
     std::size_t total = 0;
@@ -770,6 +797,78 @@ std::string descriptorsOfAProgram() {
     char line[64];
     while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr) text += line;
     return text;
+}
+
+/// Actions of all signals, as this process has them.
+std::vector<std::string> actionsOfSignals() {
+    std::vector<std::string> all;
+    for (int number = 1; number < NSIG; ++number) {
+        struct sigaction action {};
+        // The C library keeps some for itself.
+        if (::sigaction(number, nullptr, &action) != 0) continue;
+        const void* handler = nullptr;
+        std::memcpy(&handler, &action.sa_handler, sizeof handler);
+        std::ostringstream text;
+        text << number << ": " << handler << " flags " << action.sa_flags;
+        for (int masked = 1; masked < NSIG; ++masked)
+            if (::sigismember(&action.sa_mask, masked) == 1) text << " -" << masked;
+        all.push_back(text.str());
+    }
+    return all;
+}
+
+/// Gathers what is written to a descriptor of this process while it lives.
+class Gathered {
+  public:
+    explicit Gathered(int fd)
+        : fd_(fd), before_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), file_(::memfd_create("gathered", MFD_CLOEXEC)) {
+        EXPECT_TRUE(before_ && file_);
+        std::fflush(nullptr);
+        ::dup2(file_.get(), fd);
+    }
+    ~Gathered() { end(); }
+    Gathered(const Gathered&) = delete;
+    Gathered& operator=(const Gathered&) = delete;
+    /// All of it; from now on the descriptor is what it was.
+    std::string end() {
+        if (!before_) return "";
+        std::fflush(nullptr);
+        ::dup2(before_.get(), fd_);
+        before_.reset();
+        std::string text(static_cast<std::size_t>(::lseek(file_.get(), 0, SEEK_END)), '\0');
+        EXPECT_EQ(::pread(file_.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+        return text;
+    }
+
+  private:
+    int fd_;
+    UniqueFd before_;
+    UniqueFd file_;
+};
+
+TEST(Guest, SetsNoSignalHandlerAndWritesNothingButToItsLog) {
+    const std::vector<std::string> before = actionsOfSignals();
+    ASSERT_GT(before.size(), 50u);
+    std::vector<std::string> during;
+    Gathered out(STDOUT_FILENO);
+    Gathered error(STDERR_FILENO);
+    for (const bool host : {false, true}) {
+        EngineSetup setup;
+        setup.config.host_peers = host;
+        EnginePair pair(setup);
+        expectCompleted(pair.write(0, 0, 65536), 65536);
+        // And where something goes wrong.
+        expectFailed(runBatch(*pair.a, {makeRequest(Opcode::Write, pair.segment, pair.local.data(), 4096, 16)}),
+                     Code::AddressNotRegistered);
+        EXPECT_FALSE(pair.a->openSegment("127.0.0.1:1"));
+        ASSERT_TRUE(pair.b->freeEngine());
+        static_cast<void>(pair.write(0, 0, 65536));
+        during = actionsOfSignals();
+        EXPECT_EQ(during, before);
+    }
+    const std::string said = out.end() + error.end();
+    EXPECT_EQ(said, "");
+    EXPECT_EQ(actionsOfSignals(), before);
 }
 
 TEST(Guest, AProgramStartedBesideAnEngineGetsNoneOfItsDescriptors) {

@@ -57,8 +57,14 @@ class PeerProcess {
 /// An initiator and a peer in another process.
 class Process : public testing::Test {
   protected:
-    Process() { begin(EngineSetup()); }
+    Process() { begin(patient()); }
 
+    /// A peer that is stopped for as long as this test is held up stays one that is up.
+    static EngineSetup patient() {
+        EngineSetup setup;
+        setup.config.keepalive_timeout = std::chrono::milliseconds(kPatience);
+        return setup;
+    }
     void begin(const EngineSetup& setup) {
         engine_ = startEngine(setup);
         EXPECT_TRUE(engine_->registerLocalMemory(local_.data(), local_.size()));
@@ -161,7 +167,7 @@ TEST_F(Process, ADeadlineAgainstAStoppedPeerIsATimeoutAndQuiesced) {
 
 TEST_F(Process, ARequestWithoutADeadlineHasTheTransferTimeoutOfTheConfig) {
     static_assert(kDefaultDeadline == kForever, "programs that say kForever mean the same");
-    EngineSetup setup;
+    EngineSetup setup = patient();
     setup.config.transfer_timeout = std::chrono::milliseconds(200);
     engine_.reset();
     begin(setup);
@@ -180,7 +186,7 @@ TEST_F(Process, ARequestWithoutADeadlineHasTheTransferTimeoutOfTheConfig) {
 
 TEST_F(Process, TheLogSaysNothingOfTheWayToAPeerThatEndedInOrder) {
     std::ostringstream text;
-    EngineSetup setup;
+    EngineSetup setup = patient();
     setup.config.host_peers = true;
     setup.options.log = std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
     setup.options.log->set_level(spdlog::level::info);
@@ -220,6 +226,10 @@ TEST_F(Process, AProbeOfAStoppedPeerIsATimeoutAndOfAKilledOneAnError) {
 }
 
 TEST_F(Process, WhatIsSubmittedToAPeerThatIsSilentAndDownEndsWithThatToo) {
+    EngineSetup setup = patient();
+    setup.config.keepalive_timeout = Config().keepalive_timeout;
+    engine_.reset();
+    begin(setup);
     peer_->stop();
     expectCode(write(kBytes).error, Code::PeerDown);
     // By itself it would try each transport again and again, and end with the last of their time-outs.
@@ -298,7 +308,7 @@ TEST_F(Process, OpenOfASilentlyStoppedPeerEndsInTime) {
 class StuckUnregister : public Process {
   protected:
     StuckUnregister() {
-        EngineSetup setup;
+        EngineSetup setup = patient();
         setup.config.unregister_timeout = std::chrono::milliseconds(200);
         begin(setup);
     }
@@ -324,7 +334,7 @@ TEST_F(StuckUnregister, PastTheBoundIsBusyAndNamesTheBatches) {
 }
 
 TEST_F(StuckUnregister, FreeEngineDoesNotWaitForAnUnregisterOfTheActorApi) {
-    EngineSetup setup;
+    EngineSetup setup = patient();
     setup.config.unregister_timeout = std::chrono::minutes(10);
     peer_.reset();
     begin(setup);
@@ -347,7 +357,7 @@ TEST_F(StuckUnregister, FreeEngineDoesNotWaitForAnUnregisterOfTheActorApi) {
 }
 
 TEST_F(StuckUnregister, NewWorkIsRefusedWhileItWaits) {
-    EngineSetup setup;
+    EngineSetup setup = patient();
     setup.config.unregister_timeout = std::chrono::milliseconds(kPatience);
     peer_.reset();
     begin(setup);

@@ -1,10 +1,14 @@
 // Opening, closing, describing and probing segments.
 
 #include <gmock/gmock.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <future>
+#include <thread>
 
 #include "base/endpoint.h"
+#include "base/unique_fd.h"
 #include "metadata/inproc_store.h"
 #include "tests/support/engine_pair.h"
 
@@ -24,6 +28,77 @@ TEST(OpenSegment, OfNobodyIsAnError) {
         gone = other->localSegmentName();
     }
     expectCode(engine->openSegment(gone), Code::ConnectionRefused);
+}
+
+TEST(OpenSegment, OfAPeerThatTakesNoMoreConnectionsOfThisEngineNamesTheSetting) {
+    EngineSetup setup;
+    setup.config.peer_control_connections = 1;
+    const auto server = startEngine(setup);
+    const auto engine = startEngine(setup);
+    ASSERT_TRUE(engine->openSegment(server->localSegmentName()));
+    // Another name for the same engine is another connection.
+    const auto port = Endpoint::parse(server->localSegmentName())->port;
+    const auto refused = engine->openSegment("localhost:" + std::to_string(port));
+    expectCode(refused, Code::CapacityExceeded);
+    EXPECT_THAT(refused.status().message(), HasSubstr("peer.control_connections"));
+    // Others are no concern of it.
+    EXPECT_TRUE(startEngine()->openSegment(server->localSegmentName()));
+}
+
+TEST(OpenSegment, OfAPeerThatTakesNoMoreConnectionsOfThisAddressNamesTheSetting) {
+    EngineSetup setup;
+    setup.config.peer_greetings = 1;
+    setup.config.faults_enabled = true;
+    const auto server = startEngine(setup);
+    const auto engine = startEngine(setup);
+    // It has connected and not greeted when the next one comes.
+    FaultRule late;
+    late.point = FaultPoint::ControlFrame;
+    late.action = FaultAction::Delay;
+    late.where = "Hello ";
+    late.fraction = 1;
+    late.delay = kLongestFault;
+    FaultInjector& faults = **engine->faults();
+    const auto rule = faults.add(late);
+    ASSERT_TRUE(rule) << rule.status().toString();
+    auto opening =
+        std::async(std::launch::async, [&] { return engine->openSegment(server->localSegmentName()).status(); });
+    const auto limit = Clock::now() + kPatience;
+    while (faults.count(*rule)->fired == 0 && Clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const UniqueFd next(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto there = SocketAddress::fromNumeric("127.0.0.1", Endpoint::parse(server->localSegmentName())->port);
+    ASSERT_TRUE(there);
+    ASSERT_EQ(::connect(next.get(), there->get(), there->length), 0);
+    const Status refused = opening.get();
+    expectCode(refused, Code::CapacityExceeded);
+    EXPECT_THAT(refused.message(), HasSubstr("peer.greetings"));
+}
+
+TEST(OpenSegment, OfSomebodyWhoHangsUpIsALostConnectionAndAsksWhoListensThere) {
+    const auto engine = startEngine();
+    const auto address = SocketAddress::fromNumeric("127.0.0.1", 0);
+    ASSERT_TRUE(address);
+    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::bind(listener.get(), address->get(), address->length), 0);
+    ASSERT_EQ(::listen(listener.get(), 16), 0);
+    const std::string name = "127.0.0.1:" + std::to_string(SocketAddress::local(listener.get())->port());
+    // Before the greeting was read, which is a reset, or after it.
+    for (const bool reads : {false, true}) {
+        SCOPED_TRACE(reads);
+        auto opening = std::async(std::launch::async, [&] { return engine->openSegment(name).status(); });
+        // However often it tries.
+        while (opening.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+            pollfd entry{listener.get(), POLLIN, 0};
+            if (::poll(&entry, 1, 10) != 1) continue;
+            const UniqueFd accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+            char bytes[4096];
+            if (reads) static_cast<void>(!::recv(accepted.get(), bytes, sizeof bytes, 0));
+        }
+        const Status lost = opening.get();
+        expectCode(lost, Code::ConnectionLost);
+        EXPECT_THAT(lost.message(), HasSubstr("is it a Troupe engine that listens there?"));
+    }
 }
 
 TEST(OpenSegment, WithoutANameOrWithABadOneIsInvalid) {

@@ -193,11 +193,14 @@ TEST(Batches, AreBoundedAndFreedOnesComeBack) {
 }
 
 TEST(Batches, FreeWhileRunningIsBusyAndFreesOnceTerminalPolledOrNot) {
-    EnginePair pair({}, 64u << 20);
+    // More than the sockets between them hold.
+    EnginePair pair(breakableSetup(), 64u << 20);
     const auto batch = *pair.a->allocateBatchID(1);
+    HeldUp held(*pair.b);
     ASSERT_TRUE(pair.a->submitTransfer(batch, {pair.request(Opcode::Write, 0, 0, pair.local.size())}));
     const Status early = pair.a->freeBatchID(batch);
     expectCode(early, Code::BatchBusy);
+    held.goOn();
     // Never polled: the batch ends all the same and then frees.
     const auto limit = Clock::now() + kPatience;
     Status freed = early;
@@ -211,13 +214,17 @@ TEST(Batches, FreeWhileRunningIsBusyAndFreesOnceTerminalPolledOrNot) {
 }
 
 TEST(Batches, StatusIsPendingUntilAllAreTerminalThenTheWorst) {
-    EnginePair pair({}, 64u << 20);
+    // More than the sockets between them hold.
+    EnginePair pair(breakableSetup(), 64u << 20);
     BatchHolder batch(*pair.a, 3);
     auto bad = pair.request(Opcode::Write, 0, 0, 16);
     bad.target_offset = 4096;
     auto worse = bad;
     worse.target_offset = UINT64_MAX - 3;
+    HeldUp held(*pair.b);
     ASSERT_TRUE(batch.submit({bad, pair.request(Opcode::Write, 0, 0, pair.local.size())}));
+    EXPECT_EQ(pair.a->getBatchTransferStatus(batch.id())->s, TransferStatusEnum::PENDING);
+    held.goOn();
     const auto limit = Clock::now() + kPatience;
     for (bool all = false; !all && Clock::now() < limit;) {
         // Looked at in this order: a terminal batch never has a task that is not.
@@ -317,12 +324,17 @@ TEST(Batches, OneIsUsedEndedAndFreedByManyThreadsAtOnce) {
 }
 
 TEST(Batches, WaitGivesPendingWhenTheTimePassesFirst) {
-    EnginePair pair({}, 128u << 20);
+    // More than the sockets between them hold.
+    EnginePair pair(breakableSetup(), 64u << 20);
     BatchHolder batch(*pair.a, 1);
+    HeldUp held(*pair.b);
     ASSERT_TRUE(batch.submit({pair.request(Opcode::Write, 0, 0, pair.local.size())}));
-    const auto early = pair.a->waitTransfer(batch.id(), std::chrono::microseconds(0));
-    ASSERT_TRUE(early);
-    EXPECT_EQ(early->s, TransferStatusEnum::PENDING);
+    for (const int wait_us : {0, 1000}) {
+        const auto early = pair.a->waitTransfer(batch.id(), std::chrono::microseconds(wait_us));
+        ASSERT_TRUE(early);
+        EXPECT_EQ(early->s, TransferStatusEnum::PENDING);
+    }
+    held.goOn();
     expectCompleted(*pair.a->waitTransfer(batch.id(), std::chrono::microseconds::max()), pair.local.size());
 }
 

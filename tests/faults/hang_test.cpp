@@ -14,10 +14,11 @@ namespace {
 
 using testing::HasSubstr;
 
+/// What ends at all ends within ten seconds, however loaded the machine is.
 nlohmann::json play(const std::string& fault, int expected) {
     const std::string path = testing::TempDir() + "hang_" + std::to_string(::getpid()) + ".json";
     std::ofstream(path) << R"([{"name": "hang", "settings": ["faults.enabled=true"], "deadline": "1min",
-        "ends_within": "1s", "steps": ["run 100ms", "fault )"
+        "ends_within": "10s", "steps": ["run 100ms", "fault )"
                         << fault << R"(", "run 100ms", "heal inject off", "run 100ms"]}])";
     const Outcome outcome = runTroupe({"faults", "--file", path, "--json"});
     std::remove(path.c_str());
@@ -34,7 +35,7 @@ TEST(FaultsHang, AnOperationThatNeverEndsIsOneThatHungAndTheScenarioIsBroken) {
     const auto row = play("inject one-lost-completion", 1);
     EXPECT_EQ(row.value("hung", 0), 1) << row.dump(2);
     EXPECT_FALSE(row.value("ok", true)) << row.dump(2);
-    EXPECT_THAT(row.dump(), HasSubstr("1 operation had not ended 1000 ms after its submit"));
+    EXPECT_THAT(row.dump(), HasSubstr("1 operation had not ended 10000 ms after its submit"));
 }
 
 TEST(FaultsHang, WhatEndsInTimeIsNone) {

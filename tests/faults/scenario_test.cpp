@@ -62,6 +62,9 @@ TEST(FaultScenarios, TheBuiltInOnesAreTheTestsAndEachHasAFaultAndAnEnd) {
     std::string names;
     std::string names_of_rdma;
     for (const Scenario& scenario : builtinScenarios()) {
+        if (scenario.survives || scenario.bystanders > 0) {
+            EXPECT_GE(scenario.deadline, std::chrono::seconds(10)) << scenario.name << ": a loaded machine is no fault";
+        }
         std::string& list = scenario.needs == std::vector<Need>{Need::Rails} ? names_of_rdma : names;
         list += (list.empty() ? "" : " ") + scenario.name;
         const auto has = [&](Step::Kind kind) {

@@ -73,7 +73,6 @@ class HostPeer {
 inline EngineSetup hostSetup() {
     EngineSetup setup;
     setup.config.host_peers = true;
-    setup.config.host_probe_timeout = std::chrono::milliseconds(kPatience);
     return setup;
 }
 

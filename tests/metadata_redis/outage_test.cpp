@@ -102,8 +102,8 @@ TEST_F(RedisOutage, LoadingALargeDump) {
            {"loading a large dump",
             [&] {
                 server.kill();
-                // 20,000 keys, 200 us each.
-                server.options().arguments = {"--key-load-delay", "200", "--loading-process-events-interval-bytes",
+                // 20,000 keys, 2 ms each: 40 s, of which the test takes what it needs on a loaded machine.
+                server.options().arguments = {"--key-load-delay", "2000", "--loading-process-events-interval-bytes",
                                               "1024"};
                 server.start();
                 ASSERT_THAT(server.command({"GET", "x"}), HasSubstr("LOADING"));

@@ -309,10 +309,11 @@ TEST_F(RedisStoreTest, ANameLostDuringAnOutageIsComplainedAboutAndComesBack) {
     server_.start();
     const std::string theirs = encodeSegmentDesc(makeSegment("a", id_two_));
     // Whoever comes first after the restart has the name. The store may have been faster: then it is taken from it.
-    server_.command({"SET", "mooncake/ram/a", theirs, "PX", "1500"});
+    server_.command({"SET", "mooncake/ram/a", theirs, "PX", "3600000"});
     EXPECT_TRUE(
         runUntil([&] { return logged_.str().find("held by incarnation " + id_two_.toString()) != std::string::npos; }));
     EXPECT_EQ(server_.command({"GET", "mooncake/ram/a"}), theirs);
+    ASSERT_EQ(server_.command({"PEXPIRE", "mooncake/ram/a", "1"}), "1");
     EXPECT_TRUE(runUntil([&] {
         const auto found = resolve(*two_, "a");
         return found && found->incarnation == id_one_;

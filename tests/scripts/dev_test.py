@@ -174,6 +174,26 @@ class Words(unittest.TestCase):
             self.assertEqual(self.machine.code, 0, arguments)
             self.assertIn("Usage: ./dev COMMAND", self.machine.said)
 
+    def test_what_was_skipped_is_said_after_the_summary(self):
+        (self.machine.root / "bin/cmake").write_text("#!/bin/sh\nexit 0\n")
+        (self.machine.root / "bin/ctest").write_text("""#!/bin/sh
+cat <<'TEXT'
+100% tests passed, 0 tests failed out of 3
+
+The following tests did not run:
+\t  2 - Faults.loss (Skipped)
+\t 10 - Host.Socket (Skipped)
+
+Total Test time (real) =   1.00 sec
+TEXT
+""")
+        self.machine.dev("test", "--preset", "release", "--", "-R", "anything")
+        self.assertEqual(self.machine.code, 0, self.machine.said)
+        summary = self.machine.said[self.machine.said.index("all stages done"):].splitlines()
+        self.assertEqual(summary[2:5], ["not run in release, which is no failure:", "\t  2 - Faults.loss (Skipped)",
+                                        "\t 10 - Host.Socket (Skipped)"])
+        self.assertEqual(summary[-1], "100% tests passed, 0 tests failed out of 3")
+
     def test_a_link_from_elsewhere_finds_its_tree(self):
         link = self.machine.root / "link"
         link.symlink_to(self.machine.tree / "dev")

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fault_injector.h"
 #include "engine/transfer_engine.h"
 
 namespace troupe::test {
@@ -89,6 +90,8 @@ struct EngineSetup {
         // What the tests call the wire is TCP; those of the host transport turn this on.
         config.host_peers = false;
         config.transfer_timeout = std::chrono::milliseconds(kPatience);
+        // Who is late on a loaded machine is not passed over.
+        config.host_probe_timeout = std::chrono::milliseconds(kPatience);
     }
 };
 
@@ -202,6 +205,28 @@ class EnginePair {
     std::unique_ptr<TransferEngine> b;
     SegmentID segment = kInvalidSegmentID;
 };
+
+/// Holds up what is under way to an engine over TCP: its data loop stands still until goOn(), or a minute. The engine
+/// is one with a single data loop, whose `faults_enabled` is set.
+class HeldUp {
+  public:
+    explicit HeldUp(TransferEngine& target) : target_(target) {
+        const Status frozen = (*target.faults())->freezeLoop(0, kLongestFault);
+        EXPECT_TRUE(frozen) << frozen.toString();
+    }
+    ~HeldUp() { goOn(); }
+    HeldUp(const HeldUp&) = delete;
+    HeldUp& operator=(const HeldUp&) = delete;
+    void goOn() { (*target_.faults())->clear(); }
+
+  private:
+    TransferEngine& target_;
+};
+inline EngineSetup breakableSetup() {
+    EngineSetup setup;
+    setup.config.faults_enabled = true;
+    return setup;
+}
 
 inline void expectCompleted(const TransferStatus& status, std::size_t bytes) {
     EXPECT_EQ(status.s, TransferStatusEnum::COMPLETED) << toString(status.s) << " " << status.error.toString();

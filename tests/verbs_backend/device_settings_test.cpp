@@ -156,9 +156,25 @@ TEST(DeviceSettings, BothEndsKeepToTheSmallerPacketsAndTheFewerReads) {
             EXPECT_EQ(remote, local);
             EXPECT_EQ(soft->lastRoute("s0").path_mtu, IBV_MTU_1024);
             EXPECT_EQ(soft->lastRoute("t0").path_mtu, IBV_MTU_1024);
-            if (!small_initiator) {
-                EXPECT_LE(soft->lastRoute("t0").max_dest_rd_atomic, 4);
-            }
+            EXPECT_EQ(soft->lastReady("s0").max_rd_atomic, 4);
+            EXPECT_EQ(soft->lastRoute("t0").max_dest_rd_atomic, 4);
+            // Nobody reads from the initiator.
+            EXPECT_EQ(soft->lastReady("t0").max_rd_atomic, 0);
+            EXPECT_EQ(soft->lastRoute("s0").max_dest_rd_atomic, 0);
+            // More than both at once.
+            const auto fresh = noise(4096, 2);
+            std::copy(fresh.begin(), fresh.end(), remote.begin());
+            std::vector<WorkRequest> reads;
+            for (std::size_t i = 0; i < 64; ++i)
+                reads.push_back(read(local.data() + i * 64, remote.data() + i * 64, 64));
+            soft->hold(true);
+            ASSERT_EQ(a.nics[0]->post(*path, reads), reads.size());
+            ASSERT_TRUE(pump(a, [&] { return soft->held() == reads.size(); }));
+            a.sweep.clear();
+            soft->hold(false);
+            ASSERT_TRUE(pump(a, [&] { return endedIn(a.sweep) == reads.size(); }));
+            EXPECT_TRUE(a.sweep.failed.empty()) << failuresOf(a.sweep);
+            EXPECT_EQ(local, fresh);
             EXPECT_TRUE(soft->violations().empty()) << soft->violations().front();
         }
     }

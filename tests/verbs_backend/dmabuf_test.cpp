@@ -52,12 +52,11 @@ struct GpuNode {
     }
     ~GpuNode() {
         node->end();
-        EXPECT_EQ(soft->leftovers(), "");
-        for (const std::string& violation : soft->violations()) ADD_FAILURE() << violation;
         ::munmap(memory, kBytes);
     }
     static constexpr std::size_t kBytes = 3 * 4096;
     std::shared_ptr<SoftVerbs> soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "peer"});
+    CleanEnd clean_end{soft};
     std::shared_ptr<FakeGpu> gpu = std::make_shared<FakeGpu>();
     std::unique_ptr<Node> node;
     char* memory = nullptr;

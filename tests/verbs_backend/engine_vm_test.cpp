@@ -164,7 +164,6 @@ TEST(VerbsVmEngine, ARegionThatRdmaWasInstalledBesideWhileItsUnregisterFailedIsS
     with_tcp.tcp = true;
     // Emulated, opening the devices takes a part of it.
     with_tcp.config.unregister_timeout = 3s;
-    with_tcp.config.keepalive_timeout = 60s;
     Buffer local(65536);
     Buffer remote(65536);
     Buffer other(65536);

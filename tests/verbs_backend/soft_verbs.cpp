@@ -29,6 +29,12 @@ SoftVerbs::SoftVerbs(const std::vector<std::string>& devices) {
 
 SoftVerbs::~SoftVerbs() = default;
 
+CleanEnd::~CleanEnd() {
+    if (soft_ == nullptr) return;
+    for (const std::string& violation : soft_->violations()) ADD_FAILURE() << violation;
+    EXPECT_EQ(soft_->leftovers(), "");
+}
+
 ibv_gid_entry SoftVerbs::gid(const std::string& address, std::uint32_t index, ibv_gid_type type) {
     ibv_gid_entry entry{};
     if (::inet_pton(AF_INET6, address.c_str(), entry.gid.raw) != 1) ADD_FAILURE() << address;
@@ -228,6 +234,11 @@ void SoftVerbs::setReads(const std::string& device, int reads) {
     const std::lock_guard lock(mutex_);
     for (auto& hardware : hardware_)
         if (hardware->name == device) hardware->reads = reads;
+}
+
+void SoftVerbs::cutOff(const std::string& device, bool is_cut_off) {
+    const std::lock_guard lock(mutex_);
+    find(device)->cut_off = is_cut_off;
 }
 
 void SoftVerbs::deafen(const std::string& device) {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/byte_range.h"
@@ -57,6 +58,8 @@ class SoftVerbs final : public VerbsApi {
     void linger() { lingers_ = true; }
     /// How many of them were applied.
     std::size_t deliver();
+    /// Whether connection requests to a device find no way to it (ENETUNREACH). What is connected goes on.
+    void cutOff(const std::string& device, bool is_cut_off);
     /// From now on an end of a connection says nothing to the other one.
     void loseGoodbyes() { goodbyes_are_lost_ = true; }
     void loseCompletions(int count);
@@ -219,6 +222,7 @@ class SoftVerbs final : public VerbsApi {
         bool has_no_way_back = false;
         ibv_transport_type transport = IBV_TRANSPORT_IB;
         bool dead = false;
+        bool cut_off = false;
 
         Port& at(std::size_t port) { return ports.at(port - 1); }
         const Port& at(std::size_t port) const { return ports.at(port - 1); }
@@ -263,6 +267,8 @@ class SoftVerbs final : public VerbsApi {
         std::uint32_t taken = 0;       ///< Packets that came since.
         ibv_mtu mtu{};                 ///< Of its packets, which the other end must have, too.
         bool dead = false;             ///< Its device has given it up, and completes nothing of it.
+        std::uint8_t reads = 0;        ///< That it may have outstanding at once,
+        std::uint8_t serves = 0;       ///< and that it has room to serve.
         std::uint8_t port = 1;
         std::uint16_t pkey_index = 0;
         std::uint16_t pkey = 0;  ///< As these were when it was made ready.
@@ -296,6 +302,9 @@ class SoftVerbs final : public VerbsApi {
         std::uint16_t port = 0;  ///< Of a listener.
         CmId other = 0;
         std::uint32_t remote_qp = 0;
+        /// As the kernel keeps them: what this end asked for, and from the answer on what both agreed to.
+        std::uint8_t responder_resources = 0;
+        std::uint8_t initiator_depth = 0;
     };
     struct EventChannel {
         UniqueFd fd;
@@ -303,6 +312,10 @@ class SoftVerbs final : public VerbsApi {
     };
 
     static constexpr int kMaxQpWr = 4096;
+    static constexpr int kMaxSge = 4;
+    /// Bytes of private data that rdma_cm takes with an answer and with a refusal (IBTA 12.6.8, 12.6.7).
+    static constexpr std::size_t kMostAccepted = 196;
+    static constexpr std::size_t kMostRejected = 148;
     /// What belongs to a pointer of the program's, or null.
     template <class Map, class Key>
     static typename Map::mapped_type::element_type* lookUp(Map& map, Key* key) {
@@ -319,6 +332,7 @@ class SoftVerbs final : public VerbsApi {
     void read(const Registration& from);
     template <class Which>
     void land(Which&& which);
+    static std::size_t readsUnderWay(const Pair& pair);
     int takeAlong(const ibv_send_wr& work, std::vector<std::byte>& data);
     void complete(Pair& pair, const Work& work, ibv_wc_status status);
     void toError(Pair& pair);
@@ -394,6 +408,21 @@ class SoftVerbs final : public VerbsApi {
     int repeat_ = 0;
     std::vector<std::string> violations_;
     std::vector<int> dmabufs_;
+};
+
+/// When this ends, so does a test: what is left over on the device, or was done against its rules, is a failure. To be
+/// declared after the device and before whatever uses it.
+class CleanEnd {
+  public:
+    explicit CleanEnd(std::shared_ptr<SoftVerbs> soft) : soft_(std::move(soft)) {}
+    ~CleanEnd();
+    CleanEnd(const CleanEnd&) = delete;
+    CleanEnd& operator=(const CleanEnd&) = delete;
+    /// The test has broken the device for good.
+    void giveUp() { soft_.reset(); }
+
+  private:
+    std::shared_ptr<SoftVerbs> soft_;
 };
 
 }  // namespace troupe::verbs::testing

@@ -164,11 +164,17 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
     Id& id = ids_.at(key);
     if (id.state != CmState::Routed || parameters.private_data.size() > 56)
         return violate("cmConnect before the route, or with too much private data"), EINVAL;
+    // As librdmacm does.
+    const int most = id.own.hardware->reads;
+    if (parameters.responder_resources > most || parameters.initiator_depth > most) return EINVAL;
+    const Place there = find(id.to);
+    if (there.hardware->cut_off) return ENETUNREACH;
+    id.responder_resources = parameters.responder_resources;
+    id.initiator_depth = parameters.initiator_depth;
     id.state = CmState::Requested;
     const auto listener = std::find_if(ids_.begin(), ids_.end(), [&](const auto& entry) {
         return entry.second.state == CmState::Listening && entry.second.port == id.to.port();
     });
-    const Place there = find(id.to);
     ++there.hardware->requests;
     if (next_answer_) {
         next_answer_->id = key;
@@ -193,6 +199,8 @@ int SoftVerbs::cmConnect(CmId key, const CmParameters& parameters) {
     request.other = key;
     request.remote_qp = parameters.qp_number;
     request.remote = ids_.at(key).own;
+    request.responder_resources = parameters.initiator_depth;
+    request.initiator_depth = parameters.responder_resources;
     ids_.at(key).other = other;
     ids_.at(key).remote = there;
     CmEvent asked = event(CmEvent::Kind::ConnectRequest, other, "connect request");
@@ -209,16 +217,22 @@ int SoftVerbs::cmAccept(CmId key, const CmParameters& parameters) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("cmAccept")) return error;
     Id& id = ids_.at(key);
-    if (id.state != CmState::Pending) return violate("cmAccept of what was not asked"), EINVAL;
+    if (id.state != CmState::Pending || parameters.private_data.size() > kMostAccepted)
+        return violate("cmAccept of what was not asked, or with too much private data"), EINVAL;
+    const int most = id.own.hardware->reads;
+    if (parameters.responder_resources > most || parameters.initiator_depth > most) return EINVAL;
     const auto other = ids_.find(id.other);
     if (other == ids_.end()) return ECONNRESET;
     id.state = CmState::Accepted;
+    id.responder_resources = parameters.responder_resources;
+    id.initiator_depth = parameters.initiator_depth;
     other->second.remote_qp = parameters.qp_number;
     if (!sendMessage(id.own, id.remote)) return 0;
     CmEvent answer = event(CmEvent::Kind::ConnectResponse, id.other, "connect response");
     answer.private_data.assign(parameters.private_data.begin(), parameters.private_data.end());
-    answer.private_data.resize(196);
-    answer.initiator_depth = parameters.responder_resources;
+    answer.private_data.resize(kMostAccepted);
+    other->second.responder_resources = answer.responder_resources = parameters.initiator_depth;
+    other->second.initiator_depth = answer.initiator_depth = parameters.responder_resources;
     put(other->second.channel, std::move(answer));
     return 0;
 }
@@ -226,6 +240,7 @@ int SoftVerbs::cmAccept(CmId key, const CmParameters& parameters) {
 int SoftVerbs::cmReject(CmId key, std::span<const std::byte> private_data) {
     const std::lock_guard lock(mutex_);
     if (const int error = fault("cmReject")) return error;
+    if (private_data.size() > kMostRejected) return violate("cmReject with too much private data"), EINVAL;
     Id& id = ids_.at(key);
     id.state = CmState::Ended;
     const auto other = ids_.find(id.other);
@@ -269,7 +284,7 @@ int SoftVerbs::cmQpAttributes(CmId key, ibv_qp_attr& attributes, int& mask) {
         if (id.remote_qp == 0) return violate("cmQpAttributes to RTR before the peer's number is known"), EINVAL;
         attributes.dest_qp_num = id.remote_qp;
         attributes.path_mtu = id.own.hardware->mtu;
-        attributes.max_dest_rd_atomic = 16;
+        attributes.max_dest_rd_atomic = id.responder_resources;
         attributes.ah_attr.is_global = 1;
         attributes.ah_attr.port_num = static_cast<std::uint8_t>(id.own.gid.port_num);
         attributes.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(id.own.gid.gid_index);
@@ -277,7 +292,7 @@ int SoftVerbs::cmQpAttributes(CmId key, ibv_qp_attr& attributes, int& mask) {
         mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
                 IBV_QP_MIN_RNR_TIMER;
     } else {
-        attributes.max_rd_atomic = 16;
+        attributes.max_rd_atomic = id.initiator_depth;
         mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
     }
     return 0;

@@ -63,7 +63,7 @@ int SoftVerbs::queryDevice(ibv_context* context, ibv_device_attr& attributes) {
     attributes.max_cqe = 1 << 20;
     attributes.max_qp = 10000;
     attributes.max_qp_wr = kMaxQpWr;
-    attributes.max_sge = 4;
+    attributes.max_sge = kMaxSge;
     attributes.max_mr = 100000;
     attributes.max_mr_size = hardware.max_mr_size;
     attributes.max_qp_rd_atom = hardware.reads;

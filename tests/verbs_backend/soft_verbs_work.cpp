@@ -103,7 +103,9 @@ ibv_qp* SoftVerbs::createQp(ibv_pd* pd, ibv_qp_init_attr& attributes) {
     }
     if (lookUp(queues_, attributes.send_cq) == nullptr || lookUp(queues_, attributes.recv_cq) == nullptr)
         violate("createQp with a completion queue that is not there");
-    if (attributes.cap.max_send_wr > kMaxQpWr || attributes.cap.max_inline_data > 512) {
+    const ibv_qp_cap& cap = attributes.cap;
+    if (cap.max_send_wr > kMaxQpWr || cap.max_recv_wr > kMaxQpWr || cap.max_send_sge > kMaxSge ||
+        cap.max_recv_sge > kMaxSge || cap.max_inline_data > 512) {
         errno = EINVAL;
         return nullptr;
     }
@@ -127,7 +129,8 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
     const bool to_error = attributes.qp_state == IBV_QPS_ERR;
     if (const int error = fault(to_error ? "modifyQpToError" : "modifyQp", qp->context)) return error;
     if (isDead(qp->context)) return EIO;
-    if (to_error) return toError(*pair), 0;
+    // From everywhere but there (qp_state_table of Linux).
+    if (to_error && pair->state != IBV_QPS_RESET) return toError(*pair), 0;
     const bool legal = (pair->state == IBV_QPS_RESET && attributes.qp_state == IBV_QPS_INIT) ||
                        (pair->state == IBV_QPS_INIT && attributes.qp_state == IBV_QPS_RTR) ||
                        (pair->state == IBV_QPS_RTR && attributes.qp_state == IBV_QPS_RTS);
@@ -166,7 +169,10 @@ int SoftVerbs::modifyQp(ibv_qp* qp, ibv_qp_attr& attributes, int mask) {
         pair->remote = attributes.dest_qp_num;
         pair->mtu = attributes.path_mtu;
         pair->takes_from = attributes.rq_psn;
+        pair->serves = attributes.max_dest_rd_atomic;
     } else {
+        if (attributes.max_rd_atomic > static_cast<const Context*>(pair->context)->hardware->reads) return EINVAL;
+        pair->reads = attributes.max_rd_atomic;
         pair->sends_from = attributes.sq_psn;
         static_cast<Context*>(pair->context)->hardware->last_ready = attributes;
     }
@@ -318,6 +324,14 @@ ibv_wc_status SoftVerbs::checkWay(const Pair& pair, const Pair& target) const {
                                                                                        : IBV_WC_SUCCESS;
 }
 
+/// Beside the one that is being carried out: a device sends those behind it without waiting for its answer, as far as
+/// it may have them outstanding, and waits with the rest.
+std::size_t SoftVerbs::readsUnderWay(const Pair& pair) {
+    const auto behind = std::count_if(pair.waiting.begin(), pair.waiting.end(),
+                                      [](const Work& each) { return each.opcode == IBV_WR_RDMA_READ; });
+    return std::min(static_cast<std::size_t>(behind) + 1, static_cast<std::size_t>(pair.reads));
+}
+
 ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
     if (next_status_) return *std::exchange(next_status_, std::nullopt);
     std::uint64_t length = 0;
@@ -332,6 +346,10 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
         locals.push_back(mr->at(piece.addr));
         local_keys.push_back(mr);
     }
+    if (work.opcode == IBV_WR_RDMA_READ && pair.reads == 0) {
+        violate("a READ by a queue pair that may have none outstanding, which waits for ever");
+        return IBV_WC_LOC_QP_OP_ERR;
+    }
     const auto at = std::find_if(pairs_.begin(), pairs_.end(),
                                  [&](const auto& entry) { return entry.second->qp_num == pair.remote; });
     if (at == pairs_.end()) return IBV_WC_RETRY_EXC_ERR;
@@ -343,6 +361,8 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
     ++target.taken;
     // A device refuses packets larger than it was told, and is confused by smaller ones.
     if (target.mtu != pair.mtu) violate("a pair whose ends send packets of different sizes");
+    // More than it has room for is an invalid request.
+    if (work.opcode == IBV_WR_RDMA_READ && readsUnderWay(pair) > target.serves) return IBV_WC_REM_INV_REQ_ERR;
     const int needed = work.opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
     const Registration* mr = registration(work.rkey, work.remote, length, target.pd);
     if (mr == nullptr || mr->rkey != work.rkey || (mr->access & needed) == 0 || (target.access & needed) == 0)

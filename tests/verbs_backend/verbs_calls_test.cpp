@@ -25,7 +25,7 @@ TEST(VerbsCalls, WhatCannotBeClosedIsLeftBehindAndTheRestIsClosedAllTheSame) {
         SoftPair pair;
         pair.expectWorks();
         // The soft device objects to what is closed after that.
-        pair.broken_for_good = true;
+        pair.clean_end.giveUp();
         pair.soft->fail(call, EBUSY, 1);
         pair.a.end();
         pair.b.end();

@@ -24,11 +24,6 @@ struct Registrar {
         if (arrange) arrange(*soft);
         node = std::make_unique<Node>(base, soft, "n");
     }
-    ~Registrar() {
-        node.reset();
-        for (const std::string& violation : soft->violations()) ADD_FAILURE() << violation;
-        EXPECT_EQ(soft->leftovers(), "");
-    }
     /// Nothing looks into it but a device, and this one does not.
     static Region region(std::uint64_t id, std::uint64_t length) {
         Region made;
@@ -49,6 +44,7 @@ struct Registrar {
     }
 
     std::shared_ptr<SoftVerbs> soft;
+    CleanEnd clean_end{soft};
     std::unique_ptr<Node> node;
 };
 

@@ -32,8 +32,6 @@ struct SoftStar {
     ~SoftStar() {
         a.end();
         for (auto& arm : arms) arm->node.end();
-        for (const std::string& violation : soft->violations()) ADD_FAILURE() << violation;
-        EXPECT_EQ(soft->leftovers(), "");
     }
 
     static std::vector<std::string> names(int peers) {
@@ -59,6 +57,7 @@ struct SoftStar {
 
     std::vector<char> local = noise(4096);
     std::shared_ptr<SoftVerbs> soft;
+    CleanEnd clean_end{soft};
     Node a;
     std::vector<std::unique_ptr<Arm>> arms;
 };
@@ -90,17 +89,18 @@ TEST(VerbsRoom, APathThatWasLostIsTriedAgainThoughAnIdlePairHasToMakeRoom) {
         star.a.sweep.paths.clear();
         return true;
     };
-    star.soft->fail("cmConnect", ENETUNREACH, 1000);
+    // By a state and not for so many attempts: however long this thread is held up, that path does not come back
+    // before it may.
+    star.soft->cutOff("s1", true);
     star.soft->fail("postSend", EIO, 1);
     ASSERT_EQ(star.nic().post(star.arms[0]->path, std::vector{star.writeTo(0)}), 1u);
-    // By then there are pauses of 160 ms and more between its attempts.
     ASSERT_TRUE(star.pumpUntil([&] { return keep() && changes.size() >= 8; }));
-    star.soft->fail("cmConnect", 0, 0);
     star.a.sweep.clear();
     run(star.a, star.nic(), star.arms[1]->path, {star.writeTo(1)});
     EXPECT_TRUE(star.a.sweep.failed.empty()) << failuresOf(star.a.sweep);
     keep();
-    ASSERT_FALSE(changes.back().usable) << "this thread was kept waiting for longer than that";
+    ASSERT_FALSE(changes.back().usable);
+    star.soft->cutOff("s1", false);
     ASSERT_TRUE(star.pumpUntil([&] { return keep() && changes.back().usable; }));
     EXPECT_EQ(star.pairsTo(0), 1u);
     EXPECT_TRUE(star.pumpUntil([&] { return star.pairsTo(1) == 0; }));
@@ -152,7 +152,8 @@ TEST(VerbsRoom, AtTheBoundTheLeastRecentlyUsedIdlePairMakesRoom) {
 
 TEST(VerbsRoom, APairInUseIsNotEndedForAnotherAndWhoFindsNoRoomIsToldWhy) {
     Config config = withEndpoints(1);
-    config.connect_timeout = 50ms;
+    // How long work waits for room, and no less than any of the connections below takes on a loaded machine.
+    config.connect_timeout = 1s;
     SoftStar star(config, 2);
     star.use(0);
     star.soft->hold(true);
@@ -192,6 +193,7 @@ TEST(VerbsRoom, AtTheTargetsBoundThePairThatIsInUseOutlivesOneThatIsNot) {
     Config bounded = softConfig("s0");
     bounded.rdma_max_connections = 2;
     const auto soft = std::make_shared<SoftVerbs>(std::vector<std::string>{"s0", "s1", "s2", "s3"});
+    const CleanEnd clean_end(soft);
     {
         Node target(bounded, soft, "target");
         std::vector<char> memory(4096);
@@ -231,8 +233,6 @@ TEST(VerbsRoom, AtTheTargetsBoundThePairThatIsInUseOutlivesOneThatIsNot) {
         use(1);
         for (auto& peer : peers) peer->end();
     }
-    for (const std::string& violation : soft->violations()) ADD_FAILURE() << violation;
-    EXPECT_EQ(soft->leftovers(), "");
 }
 
 }  // namespace

@@ -37,6 +37,8 @@ inline EngineSetup rdmaSetup(const std::string& names) {
     setup.config.rdma_devices = names;
     // Emulated processors answer late.
     setup.config.rdma_ack_timeout = 17;
+    // A busy machine's guest stands still for seconds. A peer that is killed is noticed by the end of its connection.
+    setup.config.keepalive_timeout = 60s;
     setup.options.log = vmLog(names);
     return setup;
 }
