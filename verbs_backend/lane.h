@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,11 @@ struct PathState {
     std::uint32_t id = 0;             ///< The PathId.
     std::uint64_t bytes = 0;          ///< In flight, all lanes.
     std::uint32_t requests = 0;       ///< In flight, all lanes.
-    std::string worked = {};          ///< The peer's device of the last pair that came up; empty: none did yet.
+    std::string worked = {};          ///< The peer's device of the last pair that carried something; empty: none yet.
     bool worked_by_exchange = false;  ///< That pair was made over the control connection.
+    /// The peer's devices to which pairs came up and lost the first that they were to carry, as those of another rail
+    /// may: tried after the others, until something arrives by any.
+    std::set<std::string> barren = {};
     std::uint32_t lanes_up = 0;
     std::uint32_t lanes = 1;                      ///< That there are.
     std::map<std::string, Carried> carried = {};  ///< By the peer's device: of pairs that have ended.
@@ -88,6 +92,7 @@ struct Lane {
     ibv_qp* qp = nullptr;
     std::size_t remote_device = 0;  ///< Index in the peer's descriptor.
     std::string peer_device;        ///< Its name, also of the last pair when there is none now; empty: none was up yet.
+    bool by_exchange = false;       ///< Up: made over the control connection.
     std::string way;                ///< Up: what its packets go by, for errors.
     std::uint32_t segments = 1;
     std::uint32_t inlined = 0;
@@ -107,7 +112,7 @@ struct Lane {
     TimePoint deadline = kForever;  ///< Of Draining and Ending.
     TimePoint retry_at{};           ///< Idle: no attempt before.
     BackOff back_off;
-    std::uint32_t attempts = 0;           ///< To connect, since it was up.
+    std::uint32_t attempts = 0;           ///< To connect, since it carried something.
     TimePoint used_at{};                  ///< Up: when work was posted last, or it came up.
     bool evicted = false;                 ///< Draining, Ending: to make room for another.
     TimePoint roomless_since = kForever;  ///< Idle with work: no pair may be made for want of room.

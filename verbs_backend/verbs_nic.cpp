@@ -147,6 +147,7 @@ void VerbsNic::updatePeer(PathId id, std::shared_ptr<const Peer> peer) {
     for (const auto& lane : path->lanes)
         if (lane->step == Lane::Step::Up && is_other(*lane)) ending.push_back(lane.get());
     path->state->candidates = candidatesOf(is, index_);
+    path->state->barren.clear();
     path->state->keys = RemoteKeys(std::move(peer));
     const TimePoint now = Clock::now();
     for (Lane* lane : ending) {

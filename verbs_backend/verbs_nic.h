@@ -87,6 +87,7 @@ class VerbsNic final : public Nic {
     // verbs_nic_life.cpp: what becomes of lanes
     void order(Lane& lane, TimePoint now);
     static void preferKnown(Lane& lane, Connector::Order& wanted);
+    static void prove(Lane& lane);
     void onEvent(PairEvent& event, TimePoint now);
     void onPort(const PairEvent& event, TimePoint now);
     void onPortChanged();

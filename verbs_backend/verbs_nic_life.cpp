@@ -46,20 +46,35 @@ void VerbsNic::order(Lane& lane, TimePoint now) {
 /// The way that worked before is tried first, and mostly alone: one to another rail costs its share of connect_timeout
 /// before it is known that nobody answers there.
 void VerbsNic::preferKnown(Lane& lane, Connector::Order& wanted) {
+    PathState& path = *lane.path;
     auto& ways = wanted.candidates;
+    const auto isBarren = [&](const Connector::Candidate& way) { return path.barren.count(way.device) != 0; };
+    if (std::all_of(ways.begin(), ways.end(), isBarren)) path.barren.clear();
     const auto known = std::find_if(ways.begin(), ways.end(),
-                                    [&](const Connector::Candidate& way) { return way.device == lane.path->worked; });
-    if (known == ways.end()) return;
-    std::rotate(ways.begin(), known, known + 1);
-    Connector::Candidate first = ways.front();
-    first.by_exchange = first.by_exchange || lane.path->worked_by_exchange;
-    if (++lane.attempts % kAllWaysEvery == 0) {
+                                    [&](const Connector::Candidate& way) { return way.device == path.worked; });
+    if (known != ways.end()) {
+        std::rotate(ways.begin(), known, known + 1);
+        Connector::Candidate first = ways.front();
+        first.by_exchange = first.by_exchange || path.worked_by_exchange;
+        if (++lane.attempts % kAllWaysEvery != 0 && !isBarren(first)) {
+            wanted.ways = ways.size();
+            ways.assign(1, first);
+            return;
+        }
         // A port that is deaf to rdma_cm stays so; where it is not any more, the next one may be by that again.
         if (first.by_exchange != ways.front().by_exchange) ways.insert(ways.begin(), std::move(first));
-        return;
     }
-    wanted.ways = ways.size();
-    ways.assign(1, first);
+    std::stable_partition(ways.begin(), ways.end(), [&](const Connector::Candidate& way) { return !isBarren(way); });
+}
+
+/// Something has arrived by its pair.
+void VerbsNic::prove(Lane& lane) {
+    if (lane.proven) return;
+    lane.proven = true;
+    lane.attempts = 0;
+    lane.path->worked = lane.peer_device;
+    lane.path->worked_by_exchange = lane.by_exchange;
+    lane.path->barren.clear();
 }
 
 void VerbsNic::onEvent(PairEvent& event, TimePoint now) {
@@ -140,6 +155,7 @@ void VerbsNic::onPort(const PairEvent& event, TimePoint now) {
             // What was held against the path was the port's fault. It is connected before there is work.
             lane->back_off.forget();
             lane->attempts = 0;
+            path->state->barren.clear();
             lane->retry_at = now;
             enlist(*lane);
         }
@@ -202,9 +218,7 @@ void VerbsNic::onUp(Lane& lane, PairEvent& event, TimePoint now) {
     lane.retryable = true;
     lane.lost = true;
     lane.reset = false;
-    lane.attempts = 0;
-    lane.path->worked = event.device;
-    lane.path->worked_by_exchange = event.by_exchange;
+    lane.by_exchange = event.by_exchange;
     ++lane.path->lanes_up;
     resume(*lane.path);
     // The peer has ended the lane's earlier connections before it answered this one.
@@ -218,6 +232,7 @@ void VerbsNic::beginDrain(Lane& lane, const Status& cause, bool retryable, TimeP
     lane.step = Lane::Step::Draining;
     // What its owner reset connects anew at once; whatever else ended it may last.
     --lane.path->lanes_up;
+    if (lane.lost && !lane.proven && !lane.queue.idle()) lane.path->barren.insert(lane.peer_device);
     if (!lane.orphan && lane.lost) {
         suspend(*lane.path);
         // The link of the others is the same, and they may not know yet: one request is to try it, and what was lost

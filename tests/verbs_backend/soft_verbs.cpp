@@ -246,6 +246,11 @@ void SoftVerbs::deafen(const std::string& device) {
     for (Port& port : find(device)->ports) port.deaf = true;
 }
 
+void SoftVerbs::loseData(const std::string& device, bool is_lost) {
+    const std::lock_guard lock(mutex_);
+    find(device)->loses_data = is_lost;
+}
+
 void SoftVerbs::loseWayBack(const std::string& device) {
     const std::lock_guard lock(mutex_);
     find(device)->has_no_way_back = true;

@@ -69,6 +69,8 @@ class SoftVerbs final : public VerbsApi {
     void deafens() { deafens_ = true; }
     /// A port hears no connection message any more.
     void deafen(const std::string& device);
+    /// Whether what is sent to a device, other than messages of connections, gets lost.
+    void loseData(const std::string& device, bool is_lost);
     /// The kernel there finds no route back to who asks for a connection, and rejects it.
     void loseWayBack(const std::string& device);
     /// Takes a port down, or up, without the event. So many questions after its state have the answer of before.
@@ -220,6 +222,7 @@ class SoftVerbs final : public VerbsApi {
         std::size_t events_asked = 0;
         bool needs_grh = false;
         bool has_no_way_back = false;
+        bool loses_data = false;
         ibv_transport_type transport = IBV_TRANSPORT_IB;
         bool dead = false;
         bool cut_off = false;

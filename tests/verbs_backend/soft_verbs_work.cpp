@@ -356,6 +356,7 @@ ibv_wc_status SoftVerbs::run(Pair& pair, const Work& work) {
     Pair& target = *at->second;
     if (target.state != IBV_QPS_RTR && target.state != IBV_QPS_RTS) return IBV_WC_RETRY_EXC_ERR;
     if (const ibv_wc_status way = checkWay(pair, target); way != IBV_WC_SUCCESS) return way;
+    if (static_cast<const Context*>(target.context)->hardware->loses_data) return IBV_WC_RETRY_EXC_ERR;
     // Packets of another number than the one that is due are dropped.
     if (target.takes_from != pair.sends_from || target.remote != pair.qp_num) return IBV_WC_RETRY_EXC_ERR;
     ++target.taken;

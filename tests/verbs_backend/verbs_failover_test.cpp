@@ -454,6 +454,31 @@ TEST(VerbsFailover, WhereTheKernelOfThePeerHasNoRouteBackPairsAreMadeByExchange)
     EXPECT_TRUE(rails.a.sweep.failed.empty()) << failuresOf(rails.a.sweep);
 }
 
+/// As to a device of another rail, which hears the control connection and no packet.
+TEST(VerbsFailover, AWayThatConnectsAndCarriesNothingIsNotTakenForTheOneThatWorks) {
+    Rails rails(Rails::config("s0", 1, 10ms), std::make_shared<Switchboard>());
+    const auto work = [&] {
+        rails.a.sweep.clear();
+        run(rails.a, *rails.a.nics[0], rails.paths[0], rails.many(1, Opcode::Write));
+        return rails.a.sweep.failed.empty();
+    };
+    ASSERT_TRUE(work());
+    const bool first = rails.soft->pairsOn("s2") != 0;
+    const std::string good = first ? "s2" : "s3";
+    const std::string barren = first ? "s3" : "s2";
+    rails.soft->loseData(barren, true);
+    rails.soft->cutOff(good, true);
+    rails.soft->raiseOnPairs("s0", IBV_EVENT_QP_FATAL);
+    ASSERT_TRUE(pump(rails.a, [&] { return rails.soft->pairsOn(barren) != 0; }));
+    for (int round = 0; round < 3; ++round) EXPECT_FALSE(work());
+    rails.soft->cutOff(good, false);
+    const auto limit = Clock::now() + 60s;
+    while (!work() && Clock::now() < limit) {
+    }
+    EXPECT_EQ(rails.soft->pairsOn(good), 1u);
+    EXPECT_EQ(rails.soft->pairsOn(barren), 0u);
+}
+
 TEST(VerbsFailover, APathWithALaneLeftIsOnTrialAndUsable) {
     Rails rails("s0,s1", 2);
     rails.soft->hold(true);
