@@ -202,7 +202,10 @@ void Bench::ordering(TransferEngine& engine, SegmentID target, std::uint64_t loc
         must(gpu_->copy(stream_, local, fresh.get(), part));
         must(gpu_->record(written, stream_));
         TransferRequest ordered = request(Opcode::Write, target, local, remote, part);
-        (by_stream ? ordered.wait_stream : ordered.wait_event) = pointer(by_stream ? stream_.get() : written.get());
+        if (by_stream)
+            ordered.wait_stream = pointer(stream_.get());
+        else
+            ordered.wait_event = pointer(written.get());
         carry(engine, {ordered});
         put(local, noise(part, 14));
         TransferRequest back = request(Opcode::Read, target, local, remote, part);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -59,7 +60,9 @@ void fillTask(Task& task, const TransferRequest& request, const Config& settings
 
 device::EventHandles eventsOf(const TransferRequest& request) {
     const auto number = [](void* handle) { return reinterpret_cast<std::uintptr_t>(handle); };
-    return {number(request.wait_event), number(request.wait_stream), number(request.done_event)};
+    device::EventHandles handles{number(request.wait_event), std::nullopt, number(request.done_event)};
+    if (request.wait_stream) handles.wait_stream = number(*request.wait_stream);
+    return handles;
 }
 
 /// The events of a request, by its place.

@@ -45,13 +45,17 @@ struct TransferRequest {
     /// may take longer than the others, name a time that is far away (Clock::now() + std::chrono::hours(24)).
     TimePoint deadline = kDefaultDeadline;
 
-    // Order with the work of a GPU, of whose memory `source` is then. CUevent, CUstream (cudaEvent_t, cudaStream_t),
-    // not the default stream; null: none. What is waited for is taken as it is at submit: from when that returns the
-    // event may be recorded again, the stream given more, and either destroyed. `done_event` must live until the task
-    // is terminal.
-    void* wait_event = nullptr;   ///< Nothing of the request begins before the event, as recorded by now, is done;
-    void* wait_stream = nullptr;  ///< nor before all is done that the stream was given by now.
-    /// Recorded when the bytes are in destination memory, before the task is COMPLETED; not when it ends otherwise.
+    // Order with the work of a GPU, of whose memory `source` is then, CUevent, CUstream
+    // (cudaEvent_t, cudaStream_t). What is waited for is taken as it is at submit: from when that returns the event may
+    // be recorded again, the stream given more, and either destroyed.
+    /// Nothing of the request begins before the event, as recorded by now, is done. Of any GPU. Null: none.
+    void* wait_event = nullptr;
+    /// Nor before all is done that the stream was given by now. A stream of the GPU of `source`, and not captured into
+    /// a graph. Null is a stream, too: CUDA's default stream, as cudaStreamLegacy; cudaStreamPerThread is that of the
+    /// thread that submits. std::nullopt: none.
+    std::optional<void*> wait_stream;
+    /// Recorded when the bytes are in destination memory, before the task is COMPLETED; not when it ends otherwise. Null:
+    /// none. It must live until the task is terminal.
     void* done_event = nullptr;
 };
 

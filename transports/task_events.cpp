@@ -71,8 +71,8 @@ Status EventsOfSubmit::look(const Staging& staging, const EventHandles& handles,
     if (handles.wait_event != 0)
         if (const Status status = capture(staging, handles.wait_event, wait.event_); !status)
             return refusal(request_, status, "wait_event");
-    if (handles.wait_stream != 0)
-        if (const Status status = mark(staging, handles.wait_stream, wait.stream_); !status)
+    if (handles.wait_stream)
+        if (const Status status = mark(staging, *handles.wait_stream, wait.stream_); !status)
             return refusal(request_, status, "wait_stream");
     return {};
 }

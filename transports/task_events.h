@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -18,11 +19,11 @@ namespace troupe::device {
 /// What of the application a transfer waits for before it begins, and what it tells when its bytes are there. The
 /// vendor's handles, of the GPU that the local memory is on; 0: none.
 struct EventHandles {
-    std::uintptr_t wait_event = 0;   ///< As it is recorded now.
-    std::uintptr_t wait_stream = 0;  ///< All that it was given so far.
+    std::uintptr_t wait_event = 0;              ///< As it is recorded now.
+    std::optional<std::uintptr_t> wait_stream;  ///< All that it was given so far.
     std::uintptr_t done_event = 0;
 
-    bool any() const { return (wait_event | wait_stream | done_event) != 0; }
+    bool any() const { return (wait_event | done_event) != 0 || wait_stream.has_value(); }
 };
 
 /// What tasks wait for, as it was when they were submitted: one for all of a submit that name the same. Made by the
@@ -90,7 +91,8 @@ class EventsOfSubmit {
     /// Null, here and in the next two: that is done.
     std::map<Named, std::shared_ptr<EventCaptures::Captured>> events_;
     std::map<Named, std::shared_ptr<TaskWait::StreamMark>> streams_;
-    std::map<std::tuple<const Staging*, std::uintptr_t, std::uintptr_t>, std::shared_ptr<TaskWait>> waits_;
+    std::map<std::tuple<const Staging*, std::uintptr_t, std::optional<std::uintptr_t>>, std::shared_ptr<TaskWait>>
+        waits_;
 };
 
 }  // namespace troupe::device

@@ -234,7 +234,10 @@ TEST_F(GpuRdma, AKernelsBytesAreCarriedWhetherByEventOrByStreamAndTheDoneEventCo
         must(gpu(0).record(written, stream));
         const auto handle = [](std::uintptr_t value) { return reinterpret_cast<void*>(value); };
         auto request = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
-        (by_stream ? request.wait_stream : request.wait_event) = handle(by_stream ? stream.get() : written.get());
+        if (by_stream)
+            request.wait_stream = handle(stream.get());
+        else
+            request.wait_event = handle(written.get());
         expectCompleted(runBatch(*a, {request}), kBytes);
         EXPECT_TRUE(target.read(0, kBytes) == noise(kBytes, 2));
 
