@@ -39,7 +39,7 @@ struct TransferRequest {
     void* source = nullptr;  ///< Local memory, wholly inside registered regions.
     SegmentID target_id = kInvalidSegmentID;
     std::uint64_t target_offset = 0;  ///< The owner's address of the first byte.
-    std::size_t length = 0;           ///< Bytes; 0 completes at once.
+    std::size_t length = 0;           ///< Bytes; 0 completes as soon as nothing is waited for.
     int advise_retry_cnt = 0;         ///< Attempts after the first; at least `retry_count` of the config is made.
     /// When the task ends as TIMEOUT if nothing else ended it. For none set `transfer_timeout` to 0; for a request that
     /// may take longer than the others, name a time that is far away (Clock::now() + std::chrono::hours(24)).
