@@ -135,19 +135,23 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
         return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " has room for " +
                                                   std::to_string(batch->capacity()) + ", not for " +
                                                   std::to_string(requests.size()));
+    const auto noRoom = [&] {
+        return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " holds " +
+                                                  std::to_string(batch->capacity()) + " tasks and has " +
+                                                  std::to_string(batch->claimed()) + "; " +
+                                                  std::to_string(requests.size()) + " more do not fit");
+    };
     std::vector<PlacedEvents> events;
     if (any_events) [[unlikely]] {
+        // Looked at before events are recorded for tasks that there is no room for; `claim` decides.
+        if (requests.size() > batch->capacity() - batch->claimed()) return noRoom();
         auto made = makeEvents(requests, core, *snapshot, batch->tracker());
         if (!made) return made.status();
         events = std::move(*made);
     }
     const auto count = static_cast<std::uint32_t>(requests.size());
     const std::int64_t first = batch->claim(count);
-    if (first < 0)
-        return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " holds " +
-                                                  std::to_string(batch->capacity()) + " tasks and has " +
-                                                  std::to_string(batch->claimed()) + "; " + std::to_string(count) +
-                                                  " more do not fit");
+    if (first < 0) return noRoom();
     if (on_done) batch->onDone(std::move(on_done));
     if (count == 0) return Status::ok();
 
