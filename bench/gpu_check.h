@@ -112,6 +112,7 @@ class Bench {
     }
     double copyRoof(std::uint64_t to, std::uint64_t from, std::uint64_t bytes);
     void ordering(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote);
+    void beside(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote);
     void put(std::uint64_t to, const std::vector<std::uint8_t>& bytes);
     std::vector<std::uint8_t> get(std::uint64_t from, std::uint64_t bytes);
     void fact(nlohmann::json& report, const char* name, const std::function<Status()>& check);
