@@ -250,6 +250,8 @@ void Batch::endLeft(TransferStatusEnum state, const Status& cause,
         Task& task = tasks_[i];
         if (isTerminal(task.status(std::memory_order_acquire))) continue;
         task.error = cause;
+        // What waits for its event is to go on.
+        task.events.reset();
         task.quiesced = task.quiesced && (!is_free || is_free(task.source()));
         publishTerminal(i, state);
     }

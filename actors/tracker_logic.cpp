@@ -126,11 +126,12 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
         Task& task = batch.task(i);
         task.tracked = true;
         if (!waits_.empty()) waits_.count(task.source(), 1);
-        if (task.length == 0) {
+        const bool waits = task.events && task.events->wait() != nullptr;
+        if (task.length == 0 && !waits) {
             end(batch, i, TransferStatusEnum::COMPLETED);
             continue;
         }
-        if (check_sources) {
+        if (check_sources && task.length != 0) {
             const Status registered =
                 waits_.stillRegistered(task.source(), task.opcode, submit.regions_version, region_map_.get());
             if (!registered) {
@@ -151,7 +152,7 @@ void TrackerLogic::onSubmit(const SubmitTasks& submit, TimePoint now) {
             doom(batch, i, Status(Code::StaleHandle, "the segment was closed during submit"));
             continue;
         }
-        if (task.events && task.events->wait() != nullptr) [[unlikely]] {
+        if (waits) [[unlikely]] {
             // The submitting thread has just looked; the timer is next.
             waitAtGate(batch, i);
             scheduleWake(now + kGateGrain);
@@ -208,6 +209,8 @@ void TrackerLogic::openGate(const Gate& gate, const Status& status) {
         task.gate = Task::kNoGate;
         if (!cause)
             doom(*batch, index, cause);
+        else if (task.length == 0)
+            doomed_.emplace_back(batch, index);
         else if (peerOf(task) == nullptr)
             doom(*batch, index, Status(Code::StaleHandle, "the segment was closed before the transfer began"));
         else
@@ -433,7 +436,8 @@ void TrackerLogic::resetPathsOf(const Task& task, const Status& cause) {
 
 void TrackerLogic::endDoomed() {
     for (const auto& [batch, index] : doomed_)
-        if (const Task& task = batch->task(index); task.in_flight == 0) end(*batch, index, task.doomedState());
+        if (const Task& task = batch->task(index); task.in_flight == 0)
+            end(*batch, index, task.doomed == Code::Ok ? TransferStatusEnum::COMPLETED : task.doomedState());
     doomed_.clear();
 }
 
@@ -538,7 +542,11 @@ void TrackerLogic::scheduleWake(TimePoint when) {
 void TrackerLogic::onTimer(TimePoint now) {
     wake_at_ = kForever;
     TimePoint next_wake = kForever;
-    if (!gates_.empty()) lookAtGates(now);
+    if (!gates_.empty()) {
+        lookAtGates(now);
+        // Of no bytes, and so COMPLETED: no deadline may end them once more.
+        endDoomed();
+    }
     const Status cause(Code::Timeout, "the deadline passed");
     for (Batch* batch = active_; batch != nullptr; batch = batch->active.next) {
         if (batch->active.earliest <= now) batch->active.earliest = endOverdue(*batch, now, cause);

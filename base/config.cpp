@@ -330,6 +330,9 @@ std::vector<ConfigKey> makeSchema() {
                  "Chunks for each GPU, data loop and direction."),
         choiceKey("gpu.pack", &Config::gpu_pack, {"auto", "on", "off"},
                   "Whether a kernel moves many small pages at once: auto where that was measured to be faster."),
+        choiceKey("gpu.done_event", &Config::gpu_done_event, {"auto", "end"},
+                  "When a transfer's done_event is recorded: auto at submit, where the GPU can wait for its end; end "
+                  "when its bytes are there."),
         // --- host
         bytesKey("host.chunk_bytes", &Config::host_chunk_bytes, 4 * kKiB, kGiB,
                  "Bytes copied before the loop looks at other work."),

@@ -120,6 +120,9 @@ struct Config {
     /// Whether a kernel moves many small pages at once: "auto" where it was measured to be faster than a copy each,
     /// "on" wherever there are two or more, "off" never.
     std::string gpu_pack = "auto";
+    /// When a transfer's done_event is recorded: "auto" at submit, where the GPU can wait for its end, so that work
+    /// given to it behind the event waits for the bytes; "end" when they are there.
+    std::string gpu_done_event = "auto";
 
     // --- faults ------------------------------------------------------------------------------------------------
     bool faults_enabled = false;    ///< TransferEngine::faults may break things; see base/fault_injector.h.

@@ -117,6 +117,7 @@ class Bench {
     double copyRoof(std::uint64_t to, std::uint64_t from, std::uint64_t bytes);
     void engineWithVirtual(nlohmann::json& report, const ByteRange& range);
     void ordering(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote);
+    void beside(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote);
     void put(std::uint64_t to, const std::vector<std::uint8_t>& bytes);
     std::vector<std::uint8_t> get(std::uint64_t from, std::uint64_t bytes);
     /// Of a fact that nothing stands in for, that it does not hold fails the run.

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "bench/gpu_check.h"
 #include "engine/transfer_engine.h"
+#include "transports/done_events.h"
 
 namespace troupe::cuda::check {
 
@@ -46,16 +48,24 @@ TransferRequest request(Opcode opcode, SegmentID target, std::uint64_t local, st
     return request;
 }
 
-/// Ends when all of them are COMPLETED. Returns what explain says of the first.
-RouteExplanation carry(TransferEngine& engine, const std::vector<TransferRequest>& requests) {
+BatchID begin(TransferEngine& engine, const std::vector<TransferRequest>& requests) {
     const BatchID batch = must(engine.allocateBatchID(requests.size()));
     must(engine.submitTransfer(batch, requests));
+    return batch;
+}
+
+/// Ends when all of the batch are COMPLETED. Returns what explain says of the first.
+RouteExplanation finish(TransferEngine& engine, BatchID batch) {
     const TransferStatus status = must(engine.waitTransfer(batch, kPatience));
     must(status.error);
     must(status.s == TransferStatusEnum::COMPLETED, "a batch did not end");
     RouteExplanation way = must(engine.explain(batch, 0));
     must(engine.freeBatchID(batch));
     return way;
+}
+
+RouteExplanation carry(TransferEngine& engine, const std::vector<TransferRequest>& requests) {
+    return finish(engine, begin(engine, requests));
 }
 
 /// `bytes` in pieces.
@@ -180,6 +190,8 @@ void Bench::engineWithin(nlohmann::json& report) {
     }
     ordering(*engine, kLocalSegmentID, from.get(), to.get());
     report.push_back({{"name", "engine, same process: the bytes of an event"}, {"holds", true}});
+    beside(*engine, kLocalSegmentID, from.get(), to.get());
+    report.push_back({{"name", "engine, same process: transfers beside done_events that wait"}, {"holds", true}});
     must(engine->freeEngine());
 }
 
@@ -219,18 +231,73 @@ void Bench::ordering(TransferEngine& engine, SegmentID target, std::uint64_t loc
         must(gpu_->copy(stream_, local, fresh.get(), part));
         must(gpu_->record(written, stream_));
         TransferRequest ordered = request(Opcode::Write, target, local, remote, part);
-        (by_stream ? ordered.wait_stream : ordered.wait_event) = pointer(by_stream ? stream_.get() : written.get());
+        if (by_stream)
+            ordered.wait_stream = pointer(stream_.get());
+        else
+            ordered.wait_event = pointer(written.get());
         carry(engine, {ordered});
         put(local, noise(part, 14));
         TransferRequest back = request(Opcode::Read, target, local, remote, part);
         back.done_event = pointer(done.get());
-        carry(engine, {back});
-        // Work that waits for the event alone sees the bytes.
+        const BatchID reading = begin(engine, {back});
+        // Work that waits for the event alone sees the bytes, given to the GPU before they are there.
         must(gpu_->wait(stream_, done));
         must(gpu_->copy(stream_, other.get(), local, part));
+        finish(engine, reading);
         must(gpu_->synchronize(stream_));
         must(get(other.get(), part) == pattern, "a request did not wait for the work that writes its source");
     }
+}
+
+/// While tasks wait, and streams of the engine for them, others go on, and so does the application: what waits in a
+/// queue of the GPU must not be in the way of what it waits for.
+void Bench::beside(TransferEngine& engine, SegmentID target, std::uint64_t local, std::uint64_t remote) {
+    const std::uint64_t part = std::min<std::uint64_t>(arguments_.bytes, 4 * kMiB);
+    // A kernel that runs until this is over.
+    struct Endless {
+        explicit Endless(Device& gpu) : gpu_(gpu), stream(must(gpu.makeStream())) {
+            must(gpu.notify(
+                stream, [](void* ended) { static_cast<std::promise<void>*>(ended)->get_future().wait(); }, &ended_));
+        }
+        ~Endless() {
+            if (!std::exchange(has_ended_, true)) ended_.set_value();
+            gpu_.synchronize(stream).isOk();
+        }
+        Endless(const Endless&) = delete;
+        Endless& operator=(const Endless&) = delete;
+        void end() {
+            has_ended_ = true;
+            ended_.set_value();
+        }
+
+        Device& gpu_;
+        std::promise<void> ended_;
+        bool has_ended_ = false;
+        DeviceStream stream;
+    };
+    // Given back behind the last of those that wait: a driver waits for them.
+    const DeviceMemory other = must(gpu_->allocate(part));
+    std::vector<DeviceEvent> done;
+    std::vector<TransferRequest> waiting;
+    Endless endless(*gpu_);
+    for (std::size_t i = 0; i < DoneEvents::kStreams; ++i) {
+        done.push_back(must(gpu_->makeEvent()));
+        waiting.push_back(request(Opcode::Read, target, local, remote, part));
+        waiting.back().wait_stream = pointer(endless.stream.get());
+        waiting.back().done_event = pointer(done.back().get());
+    }
+    const BatchID held = begin(engine, waiting);
+    for (int round = 0; round < 8; ++round) {
+        const DeviceStream stream = must(gpu_->makeStream());
+        must(gpu_->copy(stream, other.get(), local, part));
+        must(gpu_->synchronize(stream));
+        carry(engine, {request(Opcode::Write, target, local, remote, part)});
+        carry(engine, inPieces(Opcode::Write, target, local, remote, part, std::min<std::uint64_t>(part, 4096)));
+    }
+    for (const DeviceEvent& event : done)
+        must(!must(gpu_->isDone(event)), "a done_event came before its task had ended");
+    endless.end();
+    finish(engine, held);
 }
 
 void Bench::engineByIpc(nlohmann::json& report) {
@@ -293,6 +360,8 @@ void Bench::engineByTcp(nlohmann::json& report) {
     }
     ordering(*engine, segment, on_gpu.get(), peer.onGpu());
     report.push_back({{"name", "engine, TCP on loopback: the bytes of an event"}, {"holds", true}});
+    beside(*engine, segment, on_gpu.get(), peer.onGpu());
+    report.push_back({{"name", "engine, TCP on loopback: transfers beside done_events that wait"}, {"holds", true}});
     must(engine->freeEngine());
 }
 

@@ -11,7 +11,11 @@ using namespace device;
 
 namespace {
 
-api::StreamHandle handleOf(StreamRef stream) { return reinterpret_cast<api::StreamHandle>(stream.handle); }
+api::StreamHandle handleOf(StreamRef stream) {
+    // Which one 0 is depends on how the library that asks was compiled. Ours says so, whatever it was compiled with.
+    const bool is_default = stream.is_foreign && stream.handle == 0;
+    return reinterpret_cast<api::StreamHandle>(is_default ? api::kStreamLegacy : stream.handle);
+}
 api::EventHandle handleOf(EventRef event) { return reinterpret_cast<api::EventHandle>(event.handle); }
 template <class T>
 std::uintptr_t valueOf(T* handle) {
@@ -185,12 +189,54 @@ std::optional<std::uint64_t> CudaDevice::firstUnknown(const ByteRange& range) co
     return std::nullopt;
 }
 
+Status CudaDevice::checkRuns(StreamRef stream) {
+    // The one question about a stream that spoils no graph. Whatever else is asked of one that is captured may.
+    auto status = api::CaptureStatus::None;
+    const Outcome asked = invoke(driver_->calls().streamIsCapturing, handleOf(stream), &status);
+    if (asked.result == api::Result::StreamCaptureImplicit)
+        return {Code::InvalidArgument, info_.location +
+                                           ": the default stream cannot be used while a stream that it "
+                                           "waits for is captured into a graph: name the stream that does the work"};
+    if (!asked) return settleForeign(asked);
+    if (status == api::CaptureStatus::None) return {};
+    return {Code::InvalidArgument, info_.location +
+                                       ": the stream is being captured into a graph, whose work is done "
+                                       "when that is launched: name the stream that it is launched on, after that"};
+}
+
+std::string CudaDevice::whose(StreamRef stream) const {
+    const api::Calls& calls = driver_->calls();
+    api::ContextHandle context = nullptr;
+    if (!invoke(calls.streamGetCtx, handleOf(stream), &context) || context == context_) return "";
+    const CurrentContext theirs(*driver_, context);
+    api::DeviceHandle device = 0;
+    api::DeviceHandle own = 0;
+    if (!theirs.outcome() || !invoke(calls.ctxGetDevice, &device) || !invoke(calls.deviceGet, &own, info_.ordinal))
+        return "";
+    return "; the stream is of " +
+           (device == own ? "another context than the primary one" : "cuda:" + std::to_string(device)) +
+           ": record an event on it, and wait for that";
+}
+
 Status CudaDevice::record(EventRef event, StreamRef stream) {
     if (lost_.load(std::memory_order_acquire)) return state();
     const CurrentContext current(*driver_, context_);
     if (!current.outcome()) return settle(current.outcome(), records_);
+    if (stream.is_foreign)
+        if (Status runs = checkRuns(stream); !runs) return runs;
     const Outcome outcome = invoke(driver_->calls().eventRecord, handleOf(event), handleOf(stream));
-    return event.is_foreign || stream.is_foreign ? settleForeign(outcome) : settle(outcome, records_);
+    if (!event.is_foreign && !stream.is_foreign) return settle(outcome, records_);
+    Status status = settleForeign(outcome);
+    const bool is_refused =
+        outcome.result == api::Result::InvalidHandle || outcome.result == api::Result::InvalidContext;
+    if (!is_refused) return status;
+    if (stream.is_foreign) return {Code::InvalidArgument, status.message() + whose(stream)};
+    return {Code::InvalidArgument, status.message() + "; it has to be an event of " + info_.location};
+}
+
+Status CudaDevice::waitForValue(StreamRef stream, const std::uint32_t* word, std::uint32_t value) {
+    return run(driver_->calls().streamWaitValue32, handleOf(stream), api::DevicePtr{valueOf(word)}, value,
+               api::kStreamWaitValueGeq);
 }
 
 Status CudaDevice::wait(StreamRef stream, EventRef event) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -43,6 +44,7 @@ class CudaDevice final : public device::Device {
     Status copy(device::StreamRef stream, std::uint64_t to, std::uint64_t from, std::uint64_t bytes) override;
     Status record(device::EventRef event, device::StreamRef stream) override;
     Status wait(device::StreamRef stream, device::EventRef event) override;
+    Status waitForValue(device::StreamRef stream, const std::uint32_t* word, std::uint32_t value) override;
     Result<bool> isDone(device::EventRef event) override;
     Status notify(device::StreamRef stream, void (*function)(void*), void* argument) override;
     Status synchronize(device::StreamRef stream) override;
@@ -85,6 +87,11 @@ class CudaDevice final : public device::Device {
     /// another, whose event it is. What is asked of this one alone tells.
     Status settleForeign(const Outcome& outcome);
     Status lose(const Status& why);
+    /// Ok where a stream of the application runs what it is given.
+    Status checkRuns(device::StreamRef stream);
+    /// Of a stream of the application that is of another context: whose it is, and what to do. Empty: it is of this
+    /// one.
+    std::string whose(device::StreamRef stream) const;
     /// Makes one call in this context.
     template <class Signature, class... Arguments>
     Status run(const Call<Signature>& call, Arguments... arguments) {

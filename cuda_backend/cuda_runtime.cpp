@@ -104,6 +104,9 @@ Result<DeviceInfo> CudaRuntime::lookAt(int ordinal) const {
                                 attribute(api::DeviceAttribute::GpuDirectRdmaFlushWritesOptions));
     info.fd_handles = attribute(api::DeviceAttribute::HandleTypePosixFileDescriptorSupported) != 0;
     info.fabric_handles = attribute(api::DeviceAttribute::HandleTypeFabricSupported) != 0;
+    // No attribute says it of the call as CUDA has had it since 11.7: CAN_USE_STREAM_MEM_OPS_V1 is about the one
+    // before.
+    info.waits_for_values = calls.streamWaitValue32.function != nullptr;
     info.host_pointers = attribute(api::DeviceAttribute::CanUseHostPointerForRegisteredMem) != 0;
     return info;
 }

@@ -144,6 +144,7 @@ Code codeOf(api::Result result) {
         case api::Result::StreamCaptureUnsupported:
         case api::Result::StreamCaptureInvalidated:
         case api::Result::StreamCaptureIsolation:
+        case api::Result::StreamCaptureImplicit:
         case api::Result::CapturedEvent: return Code::InvalidArgument;
         case api::Result::NotFound:
         case api::Result::NoDevice:

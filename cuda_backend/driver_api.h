@@ -78,6 +78,7 @@ enum class Result : unsigned {
     StreamCaptureUnsupported = 900,
     StreamCaptureInvalidated = 901,
     StreamCaptureIsolation = 905,
+    StreamCaptureImplicit = 906,
     CapturedEvent = 907,
     ExternalDevice = 911,
     Unknown = 999,
@@ -120,6 +121,9 @@ enum class PointerAttribute : unsigned {
 /// CUstreamCaptureMode: of which graphs, that are captured at the time, a thread may not make calls that could spoil
 /// them.
 enum class CaptureMode : unsigned { Global = 0, ThreadLocal = 1, Relaxed = 2 };
+
+/// CUstreamCaptureStatus.
+enum class CaptureStatus : unsigned { None = 0, Active = 1, Invalidated = 2 };
 
 /// CUmemorytype.
 enum class MemoryType : unsigned { Host = 1, Device = 2, Array = 3, Unified = 4 };
@@ -175,10 +179,14 @@ struct AccessDesc {
     AccessFlags flags;
 };
 
-inline constexpr unsigned kStreamNonBlocking = 1;         ///< CU_STREAM_NON_BLOCKING: does not wait for stream 0.
-inline constexpr unsigned kEventBlockingSync = 1;         ///< CU_EVENT_BLOCKING_SYNC
-inline constexpr unsigned kEventDisableTiming = 2;        ///< CU_EVENT_DISABLE_TIMING
-inline constexpr unsigned kMemHostAllocPortable = 1;      ///< CU_MEMHOSTALLOC_PORTABLE: pinned for every context.
+inline constexpr unsigned kStreamNonBlocking = 1;      ///< CU_STREAM_NON_BLOCKING: does not wait for stream 0.
+inline constexpr std::uintptr_t kStreamLegacy = 1;     ///< CU_STREAM_LEGACY: the default stream that all threads share.
+inline constexpr std::uintptr_t kStreamPerThread = 2;  ///< CU_STREAM_PER_THREAD: the calling thread's default stream.
+inline constexpr unsigned kStreamWaitValueGeq = 0;     ///< CU_STREAM_WAIT_VALUE_GEQ: int32(word - value) >= 0.
+inline constexpr unsigned kStreamWaitValueAnd = 2;     ///< CU_STREAM_WAIT_VALUE_AND: the highest that each GPU knows.
+inline constexpr unsigned kEventBlockingSync = 1;      ///< CU_EVENT_BLOCKING_SYNC
+inline constexpr unsigned kEventDisableTiming = 2;     ///< CU_EVENT_DISABLE_TIMING
+inline constexpr unsigned kMemHostAllocPortable = 1;   ///< CU_MEMHOSTALLOC_PORTABLE: pinned for every context.
 inline constexpr unsigned kMemHostRegisterPortable = 1;   ///< CU_MEMHOSTREGISTER_PORTABLE
 inline constexpr unsigned kMemHostRegisterDeviceMap = 2;  ///< CU_MEMHOSTREGISTER_DEVICEMAP: kernels reach it, too.
 inline constexpr unsigned kMemAttachGlobal = 1;           ///< CU_MEM_ATTACH_GLOBAL
@@ -214,6 +222,7 @@ inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;   ///< CU_IPC_MEM_LAZY_E
     X(ctxPushCurrent, cuCtxPushCurrent, cuCtxPushCurrent_v2, 4000, Required, ContextHandle context)                    \
     X(ctxPopCurrent, cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000, Required, ContextHandle* context)                      \
     X(ctxGetCurrent, cuCtxGetCurrent, cuCtxGetCurrent, 4000, Required, ContextHandle* context)                         \
+    X(ctxGetDevice, cuCtxGetDevice, cuCtxGetDevice, 2000, Required, DeviceHandle* device)                              \
     X(threadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010,    \
       Required, CaptureMode* mode)                                                                                     \
     X(ctxEnablePeerAccess, cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, Required, ContextHandle peer,           \
@@ -241,6 +250,11 @@ inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;   ///< CU_IPC_MEM_LAZY_E
     X(streamSynchronize, cuStreamSynchronize, cuStreamSynchronize, 2000, Required, StreamHandle stream)                \
     X(streamWaitEvent, cuStreamWaitEvent, cuStreamWaitEvent, 3020, Required, StreamHandle stream, EventHandle event,   \
       unsigned flags)                                                                                                  \
+    X(streamWaitValue32, cuStreamWaitValue32, cuStreamWaitValue32_v2, 11070, Optional, StreamHandle stream,            \
+      DevicePtr address, std::uint32_t value, unsigned flags)                                                          \
+    X(streamIsCapturing, cuStreamIsCapturing, cuStreamIsCapturing, 10000, Required, StreamHandle stream,               \
+      CaptureStatus* status)                                                                                           \
+    X(streamGetCtx, cuStreamGetCtx, cuStreamGetCtx, 9020, Required, StreamHandle stream, ContextHandle* context)       \
     X(launchHostFunc, cuLaunchHostFunc, cuLaunchHostFunc, 10000, Required, StreamHandle stream, HostFunction function, \
       void* argument)                                                                                                  \
     X(eventCreate, cuEventCreate, cuEventCreate, 2000, Required, EventHandle* event, unsigned flags)                   \

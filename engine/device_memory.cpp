@@ -133,7 +133,10 @@ std::shared_ptr<device::StagingPool> makeStagingPool(const Config& settings, uns
     const PackMode pack = settings.gpu_pack == "on"    ? PackMode::On
                           : settings.gpu_pack == "off" ? PackMode::Off
                                                        : PackMode::Auto;
-    return std::make_shared<device::StagingPool>(loops, options, pack, std::move(log));
+    const auto done_event =
+        settings.gpu_done_event == "end" ? device::DoneEventMode::AtEnd : device::DoneEventMode::Auto;
+    return std::make_shared<device::StagingPool>(loops, options, pack, std::move(log), device::PackTrial::Options{},
+                                                 done_event);
 }
 
 }  // namespace troupe

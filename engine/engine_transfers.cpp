@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -59,7 +60,9 @@ void fillTask(Task& task, const TransferRequest& request, const Config& settings
 
 device::EventHandles eventsOf(const TransferRequest& request) {
     const auto number = [](void* handle) { return reinterpret_cast<std::uintptr_t>(handle); };
-    return {number(request.wait_event), number(request.wait_stream), number(request.done_event)};
+    device::EventHandles handles{number(request.wait_event), std::nullopt, number(request.done_event)};
+    if (request.wait_stream) handles.wait_stream = number(*request.wait_stream);
+    return handles;
 }
 
 /// The events of a request, by its place.
@@ -132,19 +135,23 @@ Status TransferEngine::submit(BatchID id, const std::vector<TransferRequest>& re
         return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " has room for " +
                                                   std::to_string(batch->capacity()) + ", not for " +
                                                   std::to_string(requests.size()));
+    const auto noRoom = [&] {
+        return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " holds " +
+                                                  std::to_string(batch->capacity()) + " tasks and has " +
+                                                  std::to_string(batch->claimed()) + "; " +
+                                                  std::to_string(requests.size()) + " more do not fit");
+    };
     std::vector<PlacedEvents> events;
     if (any_events) [[unlikely]] {
+        // Looked at before events are recorded for tasks that there is no room for; `claim` decides.
+        if (requests.size() > batch->capacity() - batch->claimed()) return noRoom();
         auto made = makeEvents(requests, core, *snapshot, batch->tracker());
         if (!made) return made.status();
         events = std::move(*made);
     }
     const auto count = static_cast<std::uint32_t>(requests.size());
     const std::int64_t first = batch->claim(count);
-    if (first < 0)
-        return Status(Code::CapacityExceeded, "batch " + std::to_string(id) + " holds " +
-                                                  std::to_string(batch->capacity()) + " tasks and has " +
-                                                  std::to_string(batch->claimed()) + "; " + std::to_string(count) +
-                                                  " more do not fit");
+    if (first < 0) return noRoom();
     if (on_done) batch->onDone(std::move(on_done));
     if (count == 0) return Status::ok();
 

@@ -39,19 +39,26 @@ struct TransferRequest {
     void* source = nullptr;  ///< Local memory, wholly inside registered regions.
     SegmentID target_id = kInvalidSegmentID;
     std::uint64_t target_offset = 0;  ///< The owner's address of the first byte.
-    std::size_t length = 0;           ///< Bytes; 0 completes at once.
+    std::size_t length = 0;           ///< Bytes; 0 completes as soon as nothing is waited for.
     int advise_retry_cnt = 0;         ///< Attempts after the first; at least `retry_count` of the config is made.
     /// When the task ends as TIMEOUT if nothing else ended it. For none set `transfer_timeout` to 0; for a request that
     /// may take longer than the others, name a time that is far away (Clock::now() + std::chrono::hours(24)).
     TimePoint deadline = kDefaultDeadline;
 
-    // Order with the work of a GPU, of whose memory `source` is then. CUevent, CUstream (cudaEvent_t, cudaStream_t),
-    // not the default stream; null: none. What is waited for is taken as it is at submit: from when that returns the
-    // event may be recorded again, the stream given more, and either destroyed. `done_event` must live until the task
-    // is terminal.
-    void* wait_event = nullptr;   ///< Nothing of the request begins before the event, as recorded by now, is done;
-    void* wait_stream = nullptr;  ///< nor before all is done that the stream was given by now.
-    /// Recorded when the bytes are in destination memory, before the task is COMPLETED; not when it ends otherwise.
+    // Order with the work of a GPU, of whose memory `source` is then, in a request of no bytes, too. CUevent, CUstream
+    // (cudaEvent_t, cudaStream_t). What is waited for is taken as it is at submit: from when that returns the event may
+    // be recorded again, the stream given more, and either destroyed.
+    /// Nothing of the request begins before the event, as recorded by now, is done. Of any GPU. Null: none.
+    void* wait_event = nullptr;
+    /// Nor before all is done that the stream was given by now. A stream of the GPU of `source`, and not captured into
+    /// a graph. Null is a stream, too: CUDA's default stream, as cudaStreamLegacy; cudaStreamPerThread is that of the
+    /// thread that submits. std::nullopt: none.
+    std::optional<void*> wait_stream;
+    /// Recorded by the submit, and done soon after the task has ended: what is given to the GPU behind it from when
+    /// that returns sees the bytes in destination memory, if the task is COMPLETED. It is done, too, when the task ends
+    /// otherwise. Named by several requests of one submit, it is done when all of those have ended. An event of the GPU
+    /// of `source`, which must live until the task is terminal. Where a GPU cannot do that (docs/gpu.md; the log says
+    /// so) it is recorded when the bytes are there, and only if the task is COMPLETED. Null: none.
     void* done_event = nullptr;
 };
 

@@ -18,6 +18,10 @@ Result<std::shared_ptr<const PageMover>> Device::makeMover() {
     return Status(Code::Unsupported, "GPUs of its vendor have no kernel for it");
 }
 
+Status Device::waitForValue(StreamRef, const std::uint32_t*, std::uint32_t) {
+    return {Code::Unsupported, "streams of its vendor wait for events alone"};
+}
+
 int ordinalOf(const std::string& location, const std::string& vendor) {
     if (location.size() <= vendor.size() + 1 || location.compare(0, vendor.size(), vendor) != 0 ||
         location[vendor.size()] != ':')

@@ -68,12 +68,13 @@ struct DeviceInfo {
     int major = 0;  ///< Compute capability.
     int minor = 0;
     int multiprocessors = 0;
-    bool dmabuf = false;          ///< Its memory can be given to other devices of the host.
-    bool peer_memory = false;     ///< NICs reach its memory by address, with nvidia-peermem.
-    bool fd_handles = false;      ///< Virtual memory can be shared by descriptors.
-    bool fabric_handles = false;  ///< Virtual memory can be shared across hosts of one NVLink domain.
+    bool dmabuf = false;            ///< Its memory can be given to other devices of the host.
+    bool peer_memory = false;       ///< NICs reach its memory by address, with nvidia-peermem.
+    bool fd_handles = false;        ///< Virtual memory can be shared by descriptors.
+    bool fabric_handles = false;    ///< Virtual memory can be shared across hosts of one NVLink domain.
     NicWrites nic_writes = NicWrites::Unseen;
-    bool host_pointers = false;  ///< Its kernels reach pinned memory by the host's own addresses.
+    bool host_pointers = false;     ///< Its kernels reach pinned memory by the host's own addresses.
+    bool waits_for_values = false;  ///< Device::waitForValue may be tried.
 };
 
 class Device;
@@ -124,7 +125,8 @@ using Pinning = Owned<Resource::Pinning>;
 using ImportedMemory = Owned<Resource::Import>;
 using Kernels = Owned<Resource::Kernels>;
 
-/// A stream of ours or of the application: the vendor's handle. Not 0, which is a stream with rules of its own.
+/// A stream of ours or of the application: the vendor's handle. Of the application its default streams, too: 0 is the
+/// one that all threads share, and the vendor may have handles for others.
 struct StreamRef {
     std::uintptr_t handle = 0;
     bool is_foreign = false;  ///< Of the application: what the driver says of it need not be about the GPU.
@@ -212,11 +214,18 @@ class Device : public std::enable_shared_from_this<Device> {
     /// an event recorded afterwards is done. Of another GPU it goes from one to the other where `reachPeer` was Ok, and
     /// else through memory of the host, by the driver.
     virtual Status copy(StreamRef stream, std::uint64_t to, std::uint64_t from, std::uint64_t bytes) = 0;
-    /// The event is done as soon as all that the stream was given until now is.
+    /// The event is done as soon as all that the stream was given until now is. InvalidArgument for a stream of the
+    /// application that is of another GPU, or is being captured into a graph: nothing is recorded, nor the graph
+    /// spoilt.
     virtual Status record(EventRef event, StreamRef stream) = 0;
     /// What the stream is given from now on begins when the event is done, as it was recorded last: what it is recorded
     /// for afterwards, or that it is given back, changes nothing. The event may be of another GPU.
     virtual Status wait(StreamRef stream, EventRef event) = 0;
+    /// What the stream is given from now on begins when the word has come to `value`, counted in a circle: when
+    /// int32(word - value) >= 0. What was written before the word was stored with release is seen behind the wait. The
+    /// word is 4 bytes, on a border of 4, of what `pin` pinned and `reachesPinned` takes, and stays there until then.
+    /// Unsupported, with the reason: this vendor, driver or GPU does not do that.
+    virtual Status waitForValue(StreamRef stream, const std::uint32_t* word, std::uint32_t value);
     /// Whether the event is done, as it was recorded last. An event that was never recorded is.
     virtual Result<bool> isDone(EventRef event) = 0;
     /// Calls `function(argument)` on a thread of the driver when the stream has come so far, and lets the stream go on

@@ -17,7 +17,8 @@ constexpr std::chrono::milliseconds kLetGoStep{1};
 }  // namespace
 
 Result<std::shared_ptr<Staging>> Staging::create(const std::shared_ptr<Device>& device, const StagingOptions& options,
-                                                 const std::shared_ptr<PagePacking>& packing) {
+                                                 const std::shared_ptr<PagePacking>& packing,
+                                                 std::shared_ptr<DoneEvents> done_events) {
     auto out = StagingRing::create(device, options, packing);
     if (!out) return out.status();
     auto in = StagingRing::create(device, options, packing);
@@ -30,6 +31,7 @@ Result<std::shared_ptr<Staging>> Staging::create(const std::shared_ptr<Device>& 
     staging->in_ = std::move(*in);
     staging->copier_ = std::move(*copier);
     staging->captures_ = std::make_shared<EventCaptures>(device);
+    staging->done_events_ = std::move(done_events);
     return staging;
 }
 
@@ -54,12 +56,25 @@ bool Staging::arm() const {
     return copier_->arm();
 }
 
+/// Null: there are none of that GPU.
+Result<std::shared_ptr<DoneEvents>> StagingPool::makeDoneEvents(const std::shared_ptr<Device>& device,
+                                                                int numa_node) const {
+    if (done_event_ == DoneEventMode::AtEnd) return std::shared_ptr<DoneEvents>();
+    auto made = DoneEvents::create(device, numa_node, log_);
+    if (made || made.status().code() != Code::Unsupported) return made;
+    // There is another way, so that is no reason to refuse memory.
+    logRecordedAtEnd(log_, *device, made.status());
+    return std::shared_ptr<DoneEvents>();
+}
+
 Status StagingPool::makeRings(const PlacedMemory& place, OfDevice& of_device) const {
     StagingOptions options = options_;
     if (const int node = place.device->info().numa_node; node >= 0) options.numa_node = node;
     of_device.packing = std::make_shared<PagePacking>(place.device->info().location, log_);
+    const auto done_events = makeDoneEvents(place.device, options.numa_node);
+    if (!done_events) return done_events.status();
     for (unsigned loop = 0; loop < loops_; ++loop) {
-        auto staging = Staging::create(place.device, options, of_device.packing);
+        auto staging = Staging::create(place.device, options, of_device.packing, *done_events);
         if (!staging) return staging.status();
         if (pack_ != PackMode::Off && of_device.for_kernels) {
             of_device.for_kernels = (*staging)->out().isForKernels();

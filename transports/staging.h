@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "transports/device.h"
 #include "transports/device_copier.h"
+#include "transports/done_events.h"
 #include "transports/event_captures.h"
 #include "transports/pack_trial.h"
 #include "transports/page_packing.h"
@@ -24,17 +25,21 @@
 
 namespace troupe::device {
 
-/// The rings and streams of one GPU on one data loop, for all Nics there. On the loop's turn, but for `captures`.
+/// The rings and streams of one GPU on one data loop, for all Nics there. On the loop's turn, but for `captures` and
+/// `doneEvents`.
 class Staging : public std::enable_shared_from_this<Staging> {
   public:
     static Result<std::shared_ptr<Staging>> create(const std::shared_ptr<Device>& device, const StagingOptions& options,
-                                                   const std::shared_ptr<PagePacking>& packing);
+                                                   const std::shared_ptr<PagePacking>& packing,
+                                                   std::shared_ptr<DoneEvents> done_events = nullptr);
 
     Device& device() const { return *device_; }
     StagingRing& out() const { return *out_; }  ///< From the GPU.
     StagingRing& in() const { return *in_; }    ///< To it.
     DeviceCopier& copier() const { return *copier_; }
     EventCaptures& captures() const { return *captures_; }  ///< For any thread.
+    /// For any thread; the same on all loops. Null: an event can be recorded only when what it stands for has ended.
+    DoneEvents* doneEvents() const { return done_events_.get(); }
     /// What becomes readable as `arm` says.
     std::array<int, 3> bells() const { return {out_->waitFd(), in_->waitFd(), copier_->waitFd()}; }
 
@@ -60,10 +65,15 @@ class Staging : public std::enable_shared_from_this<Staging> {
     std::unique_ptr<StagingRing> in_;
     std::unique_ptr<DeviceCopier> copier_;
     std::shared_ptr<EventCaptures> captures_;
+    std::shared_ptr<DoneEvents> done_events_;
 };
 
 /// Whether pages are moved by a GPU's kernel: where that was measured to be faster, wherever there are two, never.
 enum class PackMode : std::uint8_t { Auto, On, Off };
+
+/// When the application's event of a transfer is recorded: while that is submitted, where the GPU can wait for its end,
+/// or when its bytes are there.
+enum class DoneEventMode : std::uint8_t { Auto, AtEnd };
 
 /// An engine's rings: a Staging for each GPU that it has registered memory of, on each data loop. Thread-safe.
 class StagingPool {
@@ -71,8 +81,8 @@ class StagingPool {
     /// Of the node nearest to a GPU `options.numa_node` is overridden where the driver says which that is.
     /// `log` may be null.
     StagingPool(unsigned loops, const StagingOptions& options, PackMode pack = PackMode::Off, Logger log = nullptr,
-                const PackTrial::Options& trial = {})
-        : loops_(loops), options_(options), pack_(pack), log_(std::move(log)), trial_(trial) {}
+                const PackTrial::Options& trial = {}, DoneEventMode done_event = DoneEventMode::Auto)
+        : loops_(loops), options_(options), pack_(pack), log_(std::move(log)), trial_(trial), done_event_(done_event) {}
     /// Gives back the kernel and what it was tried with: a driver waits for all that the GPU was given, of the
     /// application, too.
     ~StagingPool() = default;
@@ -112,6 +122,7 @@ class StagingPool {
     /// False: the region is the first of its GPU.
     bool join(const std::string& transport, const Region& region);
     Status makeRings(const PlacedMemory& place, OfDevice& of_device) const;
+    Result<std::shared_ptr<DoneEvents>> makeDoneEvents(const std::shared_ptr<Device>& device, int numa_node) const;
     /// Has copies go straight between this GPU and the others of the pool.
     void connect(Device& device) const;
     void choosePacking(const PlacedMemory& place, const std::shared_ptr<PagePacking>& packing,
@@ -123,6 +134,7 @@ class StagingPool {
     const PackMode pack_;
     const Logger log_;
     const PackTrial::Options trial_;
+    const DoneEventMode done_event_;
     std::mutex making_;         ///< Of who makes rings, which takes milliseconds. Before `mutex_`.
     mutable std::mutex mutex_;  ///< Of what follows; loops take it, so nothing is done under it that takes long.
     std::map<int, OfDevice> devices_;

@@ -22,8 +22,11 @@ Result<bool> TaskWait::isReady() {
 }
 
 Status TaskEvents::signal() {
-    if (done_event_ == 0) return {};
-    return staging_->copier().record(EventRef(done_event_));
+    if (!done_) return {};
+    if (!done_->lost_) return done_->lost_;
+    // Of a GPU that was lost meanwhile the event never comes.
+    if (done_->work_) return staging_->device().state();
+    return staging_->copier().record(EventRef(done_->event_));
 }
 
 namespace {
@@ -41,7 +44,18 @@ Result<std::unique_ptr<TaskEvents>> EventsOfSubmit::make(std::size_t request, co
     auto waits = wait(staging, handles);
     if (!waits) return waits.status();
     if (!*waits && handles.done_event == 0) return std::unique_ptr<TaskEvents>();
-    return std::make_unique<TaskEvents>(staging, std::move(*waits), handles.done_event);
+    return std::make_unique<TaskEvents>(staging, std::move(*waits), done(staging, handles.done_event));
+}
+
+std::shared_ptr<TaskDone> EventsOfSubmit::done(const std::shared_ptr<Staging>& staging, std::uintptr_t event) {
+    if (event == 0) return nullptr;
+    auto& made = dones_[{staging.get(), event}];
+    if (!made) {
+        made = std::make_shared<TaskDone>();
+        made->event_ = event;
+        if (staging->doneEvents() != nullptr) to_record_.push_back({request_, staging, made});
+    }
+    return made;
 }
 
 Status EventsOfSubmit::begin() {
@@ -49,6 +63,15 @@ Status EventsOfSubmit::begin() {
         const Status begun = each.captured->begin();
         // Who asks whether it is done hears that.
         if (!begun && begun.code() != Code::DeviceLost) return refusal(each.request, begun, "wait_event");
+    }
+    for (const ToRecord& each : to_record_) {
+        auto recorded = each.staging->doneEvents()->record(EventRef(each.done->event_));
+        if (recorded)
+            each.done->work_ = std::move(*recorded);
+        else if (recorded.status().code() == Code::DeviceLost)
+            each.done->lost_ = recorded.status();
+        else
+            return refusal(each.request, recorded.status(), "done_event");
     }
     return {};
 }
@@ -71,8 +94,8 @@ Status EventsOfSubmit::look(const Staging& staging, const EventHandles& handles,
     if (handles.wait_event != 0)
         if (const Status status = capture(staging, handles.wait_event, wait.event_); !status)
             return refusal(request_, status, "wait_event");
-    if (handles.wait_stream != 0)
-        if (const Status status = mark(staging, handles.wait_stream, wait.stream_); !status)
+    if (handles.wait_stream)
+        if (const Status status = mark(staging, *handles.wait_stream, wait.stream_); !status)
             return refusal(request_, status, "wait_stream");
     return {};
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <optional>
 #include <random>
@@ -344,6 +345,16 @@ TEST(BatchTable, EndAllCountsWhatATrackerShowedAsTerminalAndDidNotCount) {
     EXPECT_TRUE(table.find(id)->sleepUntilDone(Clock::now()));
     EXPECT_EQ(table.find(id)->taskStatus(0).s, TransferStatusEnum::COMPLETED);
     EXPECT_EQ(table.find(id)->taskStatus(1).s, TransferStatusEnum::FAILED);
+}
+
+/// They hold what a GPU waits for.
+TEST(BatchTable, EndAllLetsGoOfTheEventsOfWhatItEnds) {
+    BatchTable table(4);
+    const BatchID id = *table.allocate(1, 0);
+    startTasks(*table.find(id), 1);
+    table.find(id)->task(0).events = std::make_unique<device::TaskEvents>(nullptr, nullptr, nullptr);
+    table.endAll(Status(Code::Internal, "an actor ended by a defect"));
+    EXPECT_EQ(table.find(id)->task(0).events, nullptr);
 }
 
 TEST(BatchTable, EndAllSaysOfWhichBuffersNobodyKnowsThatTheyAreFree) {

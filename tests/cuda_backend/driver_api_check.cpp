@@ -5,6 +5,7 @@
 #include <cudaTypedefs.h>
 
 #include <cstddef>
+#include <string_view>
 #include <type_traits>
 
 #include "cuda_backend/driver_api.h"
@@ -43,6 +44,7 @@ TROUPE_SAME(Result, CUresult)
 TROUPE_SAME(DeviceAttribute, CUdevice_attribute)
 TROUPE_SAME(PointerAttribute, CUpointer_attribute)
 TROUPE_SAME(CaptureMode, CUstreamCaptureMode)
+TROUPE_SAME(CaptureStatus, CUstreamCaptureStatus)
 TROUPE_SAME(MemoryType, CUmemorytype)
 TROUPE_SAME(HandleType, CUmemAllocationHandleType)
 TROUPE_SAME(LocationType, CUmemLocationType)
@@ -164,6 +166,7 @@ TROUPE_VALUE(Result::MpsClientTerminated, CUDA_ERROR_MPS_CLIENT_TERMINATED)
 TROUPE_VALUE(Result::StreamCaptureUnsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 TROUPE_VALUE(Result::StreamCaptureInvalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
 TROUPE_VALUE(Result::StreamCaptureIsolation, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+TROUPE_VALUE(Result::StreamCaptureImplicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
 TROUPE_VALUE(Result::CapturedEvent, CUDA_ERROR_CAPTURED_EVENT)
 TROUPE_VALUE(Result::Unknown, CUDA_ERROR_UNKNOWN)
 TROUPE_VALUE(DeviceAttribute::MultiprocessorCount, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
@@ -198,6 +201,10 @@ TROUPE_VALUE(PointerAttribute::IsGpuDirectRdmaCapable, CU_POINTER_ATTRIBUTE_IS_G
 TROUPE_VALUE(CaptureMode::Global, CU_STREAM_CAPTURE_MODE_GLOBAL)
 TROUPE_VALUE(CaptureMode::ThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
 TROUPE_VALUE(CaptureMode::Relaxed, CU_STREAM_CAPTURE_MODE_RELAXED)
+
+TROUPE_VALUE(CaptureStatus::None, CU_STREAM_CAPTURE_STATUS_NONE)
+TROUPE_VALUE(CaptureStatus::Active, CU_STREAM_CAPTURE_STATUS_ACTIVE)
+TROUPE_VALUE(CaptureStatus::Invalidated, CU_STREAM_CAPTURE_STATUS_INVALIDATED)
 TROUPE_VALUE(MemoryType::Host, CU_MEMORYTYPE_HOST)
 TROUPE_VALUE(MemoryType::Device, CU_MEMORYTYPE_DEVICE)
 TROUPE_VALUE(MemoryType::Array, CU_MEMORYTYPE_ARRAY)
@@ -229,6 +236,15 @@ TROUPE_VALUE(ProcAddressQuery::Success, CU_GET_PROC_ADDRESS_SUCCESS)
 TROUPE_VALUE(ProcAddressQuery::SymbolNotFound, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
 TROUPE_VALUE(ProcAddressQuery::VersionNotSufficient, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
 TROUPE_VALUE(kStreamNonBlocking, CU_STREAM_NON_BLOCKING)
+// Handles by C casts, which are no constants: compared by what they are cast from.
+#define TROUPE_TEXT_OF(text) #text
+#define TROUPE_TEXT(name) TROUPE_TEXT_OF(name)
+static_assert(kStreamLegacy == 0x1 && std::string_view(TROUPE_TEXT(CU_STREAM_LEGACY)) == "((CUstream)0x1)");
+static_assert(kStreamPerThread == 0x2 && std::string_view(TROUPE_TEXT(CU_STREAM_PER_THREAD)) == "((CUstream)0x2)");
+#undef TROUPE_TEXT
+#undef TROUPE_TEXT_OF
+TROUPE_VALUE(kStreamWaitValueGeq, CU_STREAM_WAIT_VALUE_GEQ)
+TROUPE_VALUE(kStreamWaitValueAnd, CU_STREAM_WAIT_VALUE_AND)
 TROUPE_VALUE(kEventBlockingSync, CU_EVENT_BLOCKING_SYNC)
 TROUPE_VALUE(kEventDisableTiming, CU_EVENT_DISABLE_TIMING)
 TROUPE_VALUE(kMemHostAllocPortable, CU_MEMHOSTALLOC_PORTABLE)

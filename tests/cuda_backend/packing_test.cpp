@@ -621,7 +621,9 @@ TEST_F(PackingPool, WhereTheRingsHaveOtherAddressesOnTheGpuItIsCopies) {
     }
     EXPECT_EQ(launches(), 0u);
     EXPECT_EQ(saidTimes("small pages are moved by a copy each"), 2u) << said.str();
-    EXPECT_EQ(saidTimes("addresses of its own"), 2u) << said.str();
+    EXPECT_EQ(saidTimes("by a copy each: Unsupported: cuda:0 has addresses of its own"), 2u) << said.str();
+    // Nor can a stream wait for a word there.
+    EXPECT_EQ(saidTimes("before that does not wait: Unsupported: cuda:0 has addresses of its own"), 2u) << said.str();
 }
 
 /// As a pool of a real GPU, on a machine that is loaded: nothing takes too long.

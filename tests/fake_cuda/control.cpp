@@ -4,6 +4,7 @@
 #include <cstring>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/state.h"
@@ -93,6 +94,15 @@ void fakeCudaCaptureGraph(int capturing) {
     State& state = State::get();
     const std::lock_guard lock(state.mutex);
     state.capturing = capturing != 0;
+}
+
+int fakeCudaCaptureStream(void* stream, int capturing) {
+    State& state = State::get();
+    const std::lock_guard lock(state.mutex);
+    auto* const handle = static_cast<StreamHandle>(stream);
+    if (!state.isAlive(handle)) return 0;
+    handle->capturing = capturing != 0;
+    return std::exchange(handle->spoilt, false) ? 0 : 1;
 }
 
 void fakeCudaReuseAddresses(int reuse) {

@@ -39,6 +39,11 @@ class Control {
     void captureGraph(bool capturing) {
         find<decltype(fakeCudaCaptureGraph)>("fakeCudaCaptureGraph")(capturing ? 1 : 0);
     }
+    /// At the end of a capture: whether the graph is whole.
+    bool captureStream(std::uintptr_t stream, bool capturing) {
+        return find<decltype(fakeCudaCaptureStream)>("fakeCudaCaptureStream")(reinterpret_cast<void*>(stream),
+                                                                              capturing ? 1 : 0) != 0;
+    }
     void reuseAddresses(bool reuse) { find<decltype(fakeCudaReuseAddresses)>("fakeCudaReuseAddresses")(reuse ? 1 : 0); }
     void ownAddresses(bool own) { find<decltype(fakeCudaOwnAddresses)>("fakeCudaOwnAddresses")(own ? 1 : 0); }
     void delay(std::uintptr_t stream, unsigned us) {

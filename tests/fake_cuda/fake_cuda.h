@@ -27,6 +27,10 @@ void fakeCudaHoldCall(const char* call, int held);
 /// While set, some stream of the application is captured into a graph, in the mode that holds for all threads: a call
 /// that could spoil the graph, by a thread that did not ask for leave, is refused, and a violation.
 void fakeCudaCaptureGraph(int capturing);
+/// Begins to capture a stream of the application into a graph: what it is given from then on is not done. At the end:
+/// whether the graph is whole, which it is not when somebody did what a driver refuses beside it. That the calls of a
+/// thread may spoil it, whatever stream they are of, is fakeCudaCaptureGraph's.
+int fakeCudaCaptureStream(void* stream, int capturing);
 /// What is freed is given to the next allocation of the same size, so that addresses return with other memory.
 void fakeCudaReuseAddresses(int reuse);
 /// What is registered of the host's memory from now on has another address on the device: kernels do not reach it by

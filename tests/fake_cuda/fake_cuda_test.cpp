@@ -1,11 +1,16 @@
 // The fake itself, through the driver's API: what the tests of cuda_backend rest on.
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
+#include <new>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "cuda_backend/driver.h"
 #include "tests/fake_cuda/control.h"
@@ -191,6 +196,146 @@ TEST_F(FakeCuda, WhatCouldSpoilAGraphThatIsCapturedIsRefusedUnlessItsThreadAsksF
     use(call().eventDestroy, event);
     use(call().streamDestroy, stream);
     use(call().memFree, memory);
+}
+
+TEST_F(FakeCuda, AStreamWaitsForAWordThatItsGpuReachesAndNoOther) {
+    void* pinned = nullptr;
+    use(call().memHostAlloc, &pinned, std::size_t{4096}, kMemHostAllocPortable);
+    DevicePtr managed = 0;
+    use(call().memAllocManaged, &managed, std::size_t{4096}, kMemAttachGlobal);
+    StreamHandle stream = makeStream();
+    const auto addr = reinterpret_cast<DevicePtr>(pinned);
+    auto* const word = new (pinned) std::atomic<std::uint32_t>(4);
+    std::uint32_t pageable = 0;
+    const auto wait = [&](DevicePtr address, unsigned flags) {
+        return get(call().streamWaitValue32, stream, address, std::uint32_t{5}, flags);
+    };
+    EXPECT_EQ(wait(addr + 2, kStreamWaitValueGeq), Result::InvalidValue);
+    EXPECT_EQ(wait(addr, 3), Result::InvalidValue);
+    EXPECT_EQ(wait(managed, kStreamWaitValueGeq), Result::InvalidValue);
+    EXPECT_EQ(wait(reinterpret_cast<DevicePtr>(&pageable), kStreamWaitValueGeq), Result::InvalidValue);
+    EXPECT_EQ(wait(addr, kStreamWaitValueGeq), Result::Success);
+    EXPECT_EQ(get(call().streamQuery, stream), Result::NotReady);
+    word->store(6);
+    use(call().streamSynchronize, stream);
+    EXPECT_EQ(wait(addr, kStreamWaitValueAnd), Result::Success);
+    use(call().streamSynchronize, stream);
+    // CU_STREAM_WAIT_VALUE_EQ.
+    EXPECT_EQ(wait(addr, 1), Result::Success);
+    EXPECT_EQ(get(call().streamQuery, stream), Result::NotReady);
+    word->store(5);
+    use(call().streamSynchronize, stream);
+    use(call().streamDestroy, stream);
+    use(call().memFreeHost, pinned);
+    use(call().memFree, managed);
+}
+
+TEST_F(FakeCuda, TheWordOfAStreamThatWaitsMayNotGo) {
+    void* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    use(call().memHostRegister, memory, std::size_t{4096}, kMemHostRegisterPortable | kMemHostRegisterDeviceMap);
+    StreamHandle stream = makeStream();
+    use(call().streamWaitValue32, stream, reinterpret_cast<DevicePtr>(memory), std::uint32_t{1}, kStreamWaitValueGeq);
+    use(call().memHostUnregister, memory);
+    use(call().streamSynchronize, stream);
+    EXPECT_NE(control.violations().find("a word that its GPU does not reach any more"), std::string::npos);
+    control.forgetViolations();
+    use(call().streamDestroy, stream);
+    ::munmap(memory, 4096);
+}
+
+TEST_F(FakeCuda, TheLegacyStreamAndBlockingOnesWaitForEachOther) {
+    const DevicePtr memory = allocate(4096);
+    const auto legacy = reinterpret_cast<StreamHandle>(kStreamLegacy);
+    StreamHandle blocking = nullptr;
+    use(call().streamCreate, &blocking, 0u);
+    StreamHandle apart = makeStream();
+    std::atomic<bool> go{false};
+    const auto waitForGo = [](void* flag) {
+        while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+    };
+    use(call().launchHostFunc, blocking, static_cast<HostFunction>(waitForGo), static_cast<void*>(&go));
+    use(call().memsetD8Async, memory, static_cast<unsigned char>(1), std::size_t{4096}, blocking);
+    use(call().memsetD8Async, memory, static_cast<unsigned char>(2), std::size_t{4096}, legacy);
+    use(call().memsetD8Async, memory, static_cast<unsigned char>(3), std::size_t{4096}, blocking);
+    use(call().streamSynchronize, apart);
+    EXPECT_EQ(get(call().streamQuery, legacy), Result::NotReady);
+    go = true;
+    use(call().streamSynchronize, blocking);
+    EXPECT_EQ(get(call().streamQuery, legacy), Result::Success);
+    EXPECT_EQ(control.read(memory, 1)[0], 3);
+    ContextHandle of_stream = nullptr;
+    use(call().streamGetCtx, reinterpret_cast<StreamHandle>(kStreamPerThread), &of_stream);
+    EXPECT_EQ(of_stream, context[0]);
+    for (StreamHandle stream : {blocking, apart}) use(call().streamDestroy, stream);
+    use(call().memFree, memory);
+}
+
+TEST_F(FakeCuda, AGraphThatIsCapturedIsSpoiltByWhatIsAskedOfItsStreamsAndEvents) {
+    const DevicePtr memory = allocate(64);
+    StreamHandle stream = nullptr;
+    use(call().streamCreate, &stream, 0u);
+    EventHandle event = nullptr;
+    use(call().eventCreate, &event, kEventDisableTiming);
+    const auto handle = reinterpret_cast<std::uintptr_t>(stream);
+    const auto legacy = reinterpret_cast<StreamHandle>(kStreamLegacy);
+    const auto status = [&](StreamHandle of) {
+        auto out = CaptureStatus::None;
+        EXPECT_EQ(get(call().streamIsCapturing, of, &out), Result::Success);
+        return out;
+    };
+    control.captureStream(handle, true);
+    use(call().memsetD8Async, memory, static_cast<unsigned char>(1), std::size_t{64}, stream);
+    use(call().eventRecord, event, stream);
+    EXPECT_EQ(status(stream), CaptureStatus::Active);
+    auto of_legacy = CaptureStatus::None;
+    EXPECT_EQ(get(call().streamIsCapturing, legacy, &of_legacy), Result::StreamCaptureImplicit);
+    EXPECT_TRUE(control.captureStream(handle, false));
+    EXPECT_EQ(control.read(memory, 1)[0], 0) << "nothing of it is done";
+    ContextHandle of_stream = nullptr;
+    const std::vector<std::pair<std::function<Result()>, Result>> spoil{
+        {[&] { return get(call().streamQuery, stream); }, Result::StreamCaptureUnsupported},
+        {[&] { return get(call().streamSynchronize, stream); }, Result::StreamCaptureUnsupported},
+        {[&] { return get(call().streamGetCtx, stream, &of_stream); }, Result::StreamCaptureUnsupported},
+        {[&] { return get(call().eventQuery, event); }, Result::CapturedEvent},
+        {[&] { return get(call().eventRecord, event, legacy); }, Result::StreamCaptureImplicit}};
+    for (const auto& [ask, refused] : spoil) {
+        control.captureStream(handle, true);
+        use(call().eventRecord, event, stream);
+        EXPECT_EQ(ask(), refused);
+        EXPECT_EQ(status(stream), CaptureStatus::Invalidated);
+        EXPECT_FALSE(control.captureStream(handle, false));
+    }
+    // Recorded elsewhere an event is part of it no more.
+    StreamHandle other = makeStream();
+    control.captureStream(handle, true);
+    use(call().eventRecord, event, stream);
+    EXPECT_EQ(get(call().streamWaitEvent, other, event, 0u), Result::Success);
+    EXPECT_NE(control.violations().find("drawn into a graph"), std::string::npos);
+    control.forgetViolations();
+    use(call().eventRecord, event, other);
+    use(call().streamSynchronize, other);
+    use(call().eventQuery, event);
+    EXPECT_TRUE(control.captureStream(handle, false));
+    for (StreamHandle each : {stream, other}) use(call().streamDestroy, each);
+    use(call().eventDestroy, event);
+    use(call().memFree, memory);
+}
+
+TEST_F(FakeCuda, AnEventIsRecordedOnStreamsOfItsOwnContextOnly) {
+    StreamHandle stream = makeStream();
+    EventHandle event = nullptr;
+    use(call().ctxSetCurrent, context[1]);
+    use(call().eventCreate, &event, kEventDisableTiming);
+    EXPECT_EQ(get(call().eventRecord, event, stream), Result::InvalidHandle);
+    ContextHandle of_stream = nullptr;
+    use(call().streamGetCtx, stream, &of_stream);
+    EXPECT_EQ(of_stream, context[0]);
+    DeviceHandle device = -1;
+    use(call().ctxGetDevice, &device);
+    EXPECT_EQ(device, 1);
+    use(call().eventDestroy, event);
+    use(call().ctxSetCurrent, context[0]);
+    use(call().streamDestroy, stream);
 }
 
 TEST_F(FakeCuda, PageableMemoryIsCopiedWhileTheCallerWaits) {

@@ -44,9 +44,9 @@ CaptureMode& captureModeOfThread() {
 
 /// What cannot spoil a graph that is captured beside it: it only says something, or gives a stream work.
 bool sparesGraphs(const std::string& call) {
-    static const std::set<std::string> gives_work{"cuMemcpyAsync",         "cuMemsetD8Async", "cuLaunchKernel",
-                                                  "cuLaunchHostFunc",      "cuEventRecord",   "cuStreamWaitEvent",
-                                                  "cuPointerGetAttributes"};
+    static const std::set<std::string> gives_work{
+        "cuMemcpyAsync",     "cuMemsetD8Async",        "cuLaunchKernel",      "cuLaunchHostFunc",   "cuEventRecord",
+        "cuStreamWaitEvent", "cuPointerGetAttributes", "cuStreamWaitValue32", "cuStreamIsCapturing"};
     if (call == "cuDevicePrimaryCtxRetain" || call == "cuDevicePrimaryCtxRelease") return false;
     return call.rfind("cuInit", 0) == 0 || call.rfind("cuDevice", 0) == 0 || call.rfind("cuCtx", 0) == 0 ||
            call.rfind("cuThread", 0) == 0 || gives_work.count(call) != 0;
@@ -79,6 +79,7 @@ const char* nameOf(Result result) {
         TROUPE_FAKE_NAME(PeerAccessUnsupported, ERROR_PEER_ACCESS_UNSUPPORTED)
         TROUPE_FAKE_NAME(NotSupported, ERROR_NOT_SUPPORTED)
         TROUPE_FAKE_NAME(StreamCaptureUnsupported, ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        TROUPE_FAKE_NAME(StreamCaptureImplicit, ERROR_STREAM_CAPTURE_IMPLICIT)
         TROUPE_FAKE_NAME(CapturedEvent, ERROR_CAPTURED_EVENT)
         TROUPE_FAKE_NAME(Unknown, ERROR_UNKNOWN)
 #undef TROUPE_FAKE_NAME
@@ -209,18 +210,22 @@ void State::violate(const std::string& what) {
 void State::lose(ContextObject& context, Result result) {
     if (!context.lost) context.lost = result;
     // Here, not by the threads alone: the context may be another's before they look.
-    for (const auto& [handle, stream] : streams)
-        if (stream->context == &context) stream->tasks.clear();
+    forEachStream([&](StreamObject& stream) {
+        if (stream.context == &context) stream.tasks.clear();
+    });
     changed.notify_all();
 }
 
 std::size_t State::endStreams(const ContextObject& context) {
-    return std::erase_if(streams, [&](const auto& each) {
+    const auto end = [&](const auto& each) {
         if (each.second->context != &context) return false;
         each.second->ending = true;
         changed.notify_all();
         return true;
-    });
+    };
+    // They are the driver's, and nobody has to give them back.
+    std::erase_if(default_streams, end);
+    return std::erase_if(streams, end);
 }
 
 std::size_t State::endEvents(const ContextObject& context) {
@@ -432,6 +437,12 @@ Result cuCtxGetCurrent(ContextHandle* context) {
     TROUPE_ENTER("cuCtxGetCurrent")
     const auto& contexts = fake_cuda::contextsOfThread();
     *context = contexts.empty() ? nullptr : contexts.back();
+    return Result::Success;
+}
+
+Result cuCtxGetDevice(DeviceHandle* device) {
+    TROUPE_ENTER_CONTEXT("cuCtxGetDevice")
+    *device = context->device;
     return Result::Success;
 }
 

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda_backend/driver_api.h"
@@ -38,8 +39,12 @@ struct ContextObject {
 
 using Task = std::function<void(std::unique_lock<std::mutex>& lock)>;
 
-struct StreamObject {
+struct StreamObject : std::enable_shared_from_this<StreamObject> {
     ContextObject* context = nullptr;
+    bool blocking = false;   ///< Waits for the context's legacy stream, and that for it.
+    bool legacy = false;     ///< The default stream that all threads share.
+    bool capturing = false;  ///< Into a graph of the application: nothing of it is done.
+    bool spoilt = false;     ///< That graph.
     std::deque<Task> tasks;
     bool busy = false;
     bool ending = false;
@@ -50,6 +55,8 @@ struct EventObject {
     ContextObject* context = nullptr;
     /// Of the last recording: whether it is done. Null: there was none. Streams that wait for an earlier one keep that.
     std::shared_ptr<bool> recording;
+    std::weak_ptr<StreamObject> captured;  ///< By whose graph it was recorded last, while that is captured.
+    bool was_captured = false;             ///< Recorded last into a graph.
 };
 
 struct ModuleObject {
@@ -159,10 +166,23 @@ class State {
 
     // --- streams -----------------------------------------------------------------------------------------------------
     bool isAlive(StreamHandle stream) const { return streams.count(stream) != 0; }
+    /// The stream that a handle names in a context: default streams by their two special ones. Null: none.
+    StreamObject* streamOf(StreamHandle handle, ContextObject* context);
+    static std::shared_ptr<StreamObject> makeStream(ContextObject* context);
+    /// Of a stream that is captured it goes into the graph.
     void enqueue(StreamObject& stream, Task task);
+    /// The graph that a stream is captured into is of no use any more.
+    void spoil(StreamObject& stream);
+    /// A stream that the legacy stream waits for is being captured, which leaves that unusable.
+    StreamObject* capturedBesideLegacy(const ContextObject& context) const;
     /// Waits until the streams of a device have nothing to do, or its context is lost.
     void drain(int device, std::unique_lock<std::mutex>& lock);
     void sleepFor(std::uint64_t bytes, std::unique_lock<std::mutex>& lock);
+    template <class Visit>
+    void forEachStream(Visit&& visit) const {
+        for (const auto& [handle, stream] : streams) visit(*stream);
+        for (const auto& [whose, stream] : default_streams) visit(*stream);
+    }
 
     void configure();
 
@@ -174,6 +194,8 @@ class State {
     /// From before a reset: threads of streams that are about to end may still look at them.
     std::vector<std::unique_ptr<ContextObject>> retired;
     std::map<StreamHandle, std::shared_ptr<StreamObject>> streams;
+    /// Made as they are named. Of all threads, or of that one.
+    std::map<std::pair<ContextObject*, std::thread::id>, std::shared_ptr<StreamObject>> default_streams;
     std::map<EventHandle, std::shared_ptr<EventObject>> events;
     std::map<ModuleHandle, std::unique_ptr<ModuleObject>> modules;
     std::map<FunctionHandle, std::unique_ptr<FunctionObject>> functions;

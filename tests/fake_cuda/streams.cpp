@@ -1,6 +1,7 @@
 // Streams and events: a thread per stream does what it was given, in order.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -99,9 +100,57 @@ void runCopy(std::unique_lock<std::mutex>& lock, ContextObject& context, std::ui
 
 bool isCallingBack() { return calling_back; }
 
+std::shared_ptr<StreamObject> State::makeStream(ContextObject* context) {
+    auto made = std::make_shared<StreamObject>();
+    made->context = context;
+    made->thread = std::thread([made] { runStream(made); });
+    made->thread.detach();
+    return made;
+}
+
+StreamObject* State::streamOf(StreamHandle handle, ContextObject* context) {
+    const auto number = reinterpret_cast<std::uintptr_t>(handle);
+    if (number != kStreamLegacy && number != kStreamPerThread) return isAlive(handle) ? handle : nullptr;
+    const bool is_legacy = number == kStreamLegacy;
+    auto& stream = default_streams[{context, is_legacy ? std::thread::id() : std::this_thread::get_id()}];
+    if (!stream) {
+        stream = makeStream(context);
+        stream->legacy = is_legacy;
+        stream->blocking = !is_legacy;
+    }
+    return stream.get();
+}
+
 void State::enqueue(StreamObject& stream, Task task) {
+    if (stream.capturing) {
+        ++counts["operations captured"];
+        return;
+    }
+    // The legacy stream begins nothing before all blocking ones have done what they have, nor do they before it has.
+    forEachStream([&](StreamObject& other) {
+        const bool is_before =
+            other.context == stream.context && ((stream.legacy && other.blocking) || (stream.blocking && other.legacy));
+        if (!is_before || other.capturing || (other.tasks.empty() && !other.busy)) return;
+        auto done = std::make_shared<bool>(false);
+        other.tasks.emplace_back([done](std::unique_lock<std::mutex>&) { *done = true; });
+        stream.tasks.emplace_back([this, done, context = stream.context](std::unique_lock<std::mutex>& running) {
+            changed.wait(running, [&] { return *done || context->lost; });
+        });
+    });
     stream.tasks.push_back(std::move(task));
     changed.notify_all();
+}
+
+void State::spoil(StreamObject& stream) {
+    if (stream.capturing) stream.spoilt = true;
+}
+
+StreamObject* State::capturedBesideLegacy(const ContextObject& context) const {
+    StreamObject* captured = nullptr;
+    forEachStream([&](StreamObject& stream) {
+        if (stream.context == &context && stream.blocking && stream.capturing) captured = &stream;
+    });
+    return captured;
 }
 
 void State::sleepFor(std::uint64_t bytes, std::unique_lock<std::mutex>& lock) {
@@ -115,10 +164,12 @@ void State::sleepFor(std::uint64_t bytes, std::unique_lock<std::mutex>& lock) {
 
 void State::drain(int device, std::unique_lock<std::mutex>& lock) {
     changed.wait(lock, [&] {
-        return std::all_of(streams.begin(), streams.end(), [&](const auto& each) {
-            const StreamObject& stream = *each.second;
-            return stream.context->device != device || stream.context->lost || (stream.tasks.empty() && !stream.busy);
+        bool is_idle = true;
+        forEachStream([&](const StreamObject& stream) {
+            if (stream.context->device == device && !stream.context->lost && (!stream.tasks.empty() || stream.busy))
+                is_idle = false;
         });
+        return is_idle;
     });
 }
 
@@ -130,18 +181,36 @@ using fake_cuda::State;
 
 namespace {
 
-/// Of a stream that is alive and of the current context. Stream 0 is refused: what it does by itself (it waits for
-/// other streams, and they for it) no engine wants.
-Result streamOf(State& state, const ContextObject* context, StreamHandle stream) {
-    if (!state.isAlive(stream)) {
+/// Of a stream that is alive, and of a default stream in the current context. Stream 0 is refused: which default stream
+/// that is depends on how who names it was compiled.
+Result findStream(State& state, ContextObject* context, StreamHandle& stream) {
+    StreamObject* const found = state.streamOf(stream, context);
+    if (found == nullptr) {
         state.violate(stream == nullptr ? "stream 0 was used" : "a stream that is not there was used");
         return Result::InvalidHandle;
     }
+    stream = found;
+    return Result::Success;
+}
+
+/// Of a stream that was found: whether it takes work here, which is in its own context.
+Result takesWork(State& state, const ContextObject* context, const StreamObject* stream) {
     if (stream->context != context) {
         state.violate("a stream was used in the context of another device");
         return Result::InvalidContext;
     }
+    if (StreamObject* const captured = stream->legacy ? state.capturedBesideLegacy(*context) : nullptr) {
+        state.spoil(*captured);
+        return Result::StreamCaptureImplicit;
+    }
     return Result::Success;
+}
+
+/// What nobody may ask of a stream that is captured.
+Result refuseCaptured(State& state, StreamObject& stream) {
+    if (!stream.capturing) return Result::Success;
+    state.spoil(stream);
+    return Result::StreamCaptureUnsupported;
 }
 
 /// Of an event that is alive. A driver looks into what it is given, whatever that is.
@@ -151,9 +220,31 @@ Result eventOf(State& state, const char* call, EventHandle event) {
     return Result::InvalidHandle;
 }
 
-#define TROUPE_ENTER_STREAM(name, stream) \
-    TROUPE_ENTER_CONTEXT(name)            \
-    if (const Result refused = streamOf(state, context, stream); refused != Result::Success) return refused;
+#define TROUPE_ENTER_STREAM(name, stream)                                                                      \
+    TROUPE_ENTER_CONTEXT(name)                                                                                 \
+    if (const Result refused = findStream(state, context, stream); refused != Result::Success) return refused; \
+    if (const Result refused = takesWork(state, context, stream); refused != Result::Success) return refused;
+
+/// The word that a stream waits for, as its GPU reaches it; null: it does not.
+std::uint32_t* wordAt(State& state, const ContextObject& context, DevicePtr address) {
+    const fake_cuda::Mapping* const mapping = state.find(address);
+    const bool is_reached = mapping != nullptr && mapping->kind != fake_cuda::Mapping::Kind::Managed &&
+                            (mapping->kind != fake_cuda::Mapping::Kind::Registered || mapping->for_kernels);
+    std::vector<fake_cuda::Segment> segments;
+    if (!is_reached || !state.resolve(address, sizeof(std::uint32_t), context.device, segments)) return nullptr;
+    return reinterpret_cast<std::uint32_t*>(segments.front().data);
+}
+
+bool hasCome(std::uint32_t word, std::uint32_t value, unsigned how) {
+    switch (how) {
+        case kStreamWaitValueGeq: return static_cast<std::int32_t>(word - value) >= 0;
+        case kStreamWaitValueAnd: return (word & value) != 0;
+        default: return word == value;
+    }
+}
+
+/// Who stores the word is no part of the driver, and tells nobody: it is looked at so often.
+constexpr std::chrono::microseconds kWordLooks{50};
 
 }  // namespace
 
@@ -162,10 +253,8 @@ extern "C" {
 Result cuStreamCreate(StreamHandle* stream, unsigned flags) {
     TROUPE_ENTER_CONTEXT("cuStreamCreate")
     if (flags > kStreamNonBlocking) return Result::InvalidValue;
-    auto made = std::make_shared<StreamObject>();
-    made->context = context;
-    made->thread = std::thread([made] { fake_cuda::runStream(made); });
-    made->thread.detach();
+    auto made = State::makeStream(context);
+    made->blocking = flags != kStreamNonBlocking;
     *stream = made.get();
     state.streams[made.get()] = std::move(made);
     return Result::Success;
@@ -185,12 +274,14 @@ Result cuStreamDestroy_v2(StreamHandle stream) {
 
 Result cuStreamQuery(StreamHandle stream) {
     TROUPE_ENTER_STREAM("cuStreamQuery", stream)
+    if (const Result refused = refuseCaptured(state, *stream); refused != Result::Success) return refused;
     return stream->tasks.empty() && !stream->busy ? Result::Success : Result::NotReady;
 }
 
 Result cuStreamSynchronize(StreamHandle stream) {
     TROUPE_ENTER_STREAM("cuStreamSynchronize", stream)
-    const auto kept = state.streams.at(stream);
+    if (const Result refused = refuseCaptured(state, *stream); refused != Result::Success) return refused;
+    const auto kept = stream->shared_from_this();
     state.changed.wait(lock, [&] { return context->lost || (kept->tasks.empty() && !kept->busy); });
     return context->lost ? *context->lost : Result::Success;
 }
@@ -199,12 +290,52 @@ Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flags)
     TROUPE_ENTER_STREAM("cuStreamWaitEvent", stream)
     if (const Result refused = eventOf(state, "cuStreamWaitEvent", event); refused != Result::Success) return refused;
     if (flags != 0) return Result::InvalidValue;
+    if (event->was_captured) {
+        if (!stream->capturing) state.violate("a stream was drawn into a graph by an event that is part of it");
+        return Result::Success;
+    }
     // As it was recorded last; what is recorded later does not matter.
     if (!event->recording) return Result::Success;
     state.enqueue(*stream, [&state, context, other = event->context,
                             recording = event->recording](std::unique_lock<std::mutex>& running) {
         state.changed.wait(running, [&] { return *recording || other->lost || context->lost; });
     });
+    return Result::Success;
+}
+
+Result cuStreamWaitValue32_v2(StreamHandle stream, DevicePtr address, std::uint32_t value, unsigned flags) {
+    TROUPE_ENTER_STREAM("cuStreamWaitValue32", stream)
+    if (flags > kStreamWaitValueAnd || address % sizeof(std::uint32_t) != 0) return Result::InvalidValue;
+    if (wordAt(state, *context, address) == nullptr) return Result::InvalidValue;
+    state.enqueue(*stream, [&state, context, address, value, flags](std::unique_lock<std::mutex>& running) {
+        while (!context->lost) {
+            std::uint32_t* const word = wordAt(state, *context, address);
+            if (word == nullptr) {
+                state.violate("a stream waited for a word that its GPU does not reach any more");
+                return;
+            }
+            if (hasCome(std::atomic_ref(*word).load(std::memory_order_acquire), value, flags)) return;
+            state.changed.wait_for(running, kWordLooks);
+        }
+    });
+    return Result::Success;
+}
+
+Result cuStreamIsCapturing(StreamHandle stream, CaptureStatus* status) {
+    TROUPE_ENTER_CONTEXT("cuStreamIsCapturing")
+    if (const Result refused = findStream(state, context, stream); refused != Result::Success) return refused;
+    if (stream->legacy && state.capturedBesideLegacy(*context) != nullptr) return Result::StreamCaptureImplicit;
+    *status = stream->spoilt      ? CaptureStatus::Invalidated
+              : stream->capturing ? CaptureStatus::Active
+                                  : CaptureStatus::None;
+    return Result::Success;
+}
+
+Result cuStreamGetCtx(StreamHandle stream, ContextHandle* of_stream) {
+    TROUPE_ENTER_CONTEXT("cuStreamGetCtx")
+    if (const Result refused = findStream(state, context, stream); refused != Result::Success) return refused;
+    if (const Result refused = refuseCaptured(state, *stream); refused != Result::Success) return refused;
+    *of_stream = stream->context;
     return Result::Success;
 }
 
@@ -230,11 +361,17 @@ Result cuEventCreate(EventHandle* event, unsigned) {
 }
 
 Result cuEventRecord(EventHandle event, StreamHandle stream) {
-    TROUPE_ENTER_STREAM("cuEventRecord", stream)
+    TROUPE_ENTER_CONTEXT("cuEventRecord")
+    if (const Result refused = findStream(state, context, stream); refused != Result::Success) return refused;
     if (const Result refused = eventOf(state, "cuEventRecord", event); refused != Result::Success) return refused;
-    if (event->context != context) {
-        state.violate("an event was recorded on a stream of another device");
-        return Result::InvalidHandle;
+    // A driver looks at that itself.
+    if (event->context != stream->context) return Result::InvalidHandle;
+    if (const Result refused = takesWork(state, context, stream); refused != Result::Success) return refused;
+    event->was_captured = stream->capturing;
+    event->captured.reset();
+    if (stream->capturing) {
+        event->captured = stream->weak_from_this();
+        return Result::Success;
     }
     event->recording = std::make_shared<bool>(false);
     state.enqueue(*stream, [recording = event->recording](std::unique_lock<std::mutex>&) { *recording = true; });
@@ -245,6 +382,10 @@ Result cuEventQuery(EventHandle event) {
     TROUPE_ENTER_CONTEXT("cuEventQuery")
     if (const Result refused = eventOf(state, "cuEventQuery", event); refused != Result::Success) return refused;
     if (event->context->lost) return *event->context->lost;
+    if (event->was_captured) {
+        if (const auto stream = event->captured.lock()) state.spoil(*stream);
+        return Result::CapturedEvent;
+    }
     return !event->recording || *event->recording ? Result::Success : Result::NotReady;
 }
 
@@ -269,7 +410,7 @@ Result cuMemcpyAsync(DevicePtr to, DevicePtr from, std::size_t bytes, StreamHand
     if (!pageable) return Result::Success;
     // The driver stages it, and keeps the caller meanwhile.
     ++state.counts["pageable copies"];
-    const auto kept = state.streams.at(stream);
+    const auto kept = stream->shared_from_this();
     state.changed.wait(lock, [&] { return context->lost || (kept->tasks.empty() && !kept->busy); });
     return context->lost ? *context->lost : Result::Success;
 }

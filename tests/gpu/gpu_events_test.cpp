@@ -3,13 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
-#include <future>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "tests/gpu/fixture.h"
+#include "tests/gpu/events_fixture.h"
 #include "transports/event_captures.h"
 
 namespace troupe::gpu {
@@ -19,57 +18,6 @@ using ::testing::HasSubstr;
 using namespace gpu::testing;
 
 constexpr std::uint64_t kBytes = 300000;
-
-/// A kernel of the application on a stream of its own, which runs until the test ends it.
-class LongKernel {
-  public:
-    explicit LongKernel(device::Device& gpu) : gpu_(gpu), stream_(std::move(*gpu.makeStream())) {
-        EXPECT_TRUE(gpu.notify(
-            stream_, [](void* ended) { static_cast<std::promise<void>*>(ended)->get_future().wait(); }, &ended_));
-    }
-    ~LongKernel() {
-        end();
-        EXPECT_TRUE(gpu_.synchronize(stream_));
-    }
-    LongKernel(const LongKernel&) = delete;
-    LongKernel& operator=(const LongKernel&) = delete;
-
-    const device::DeviceStream& stream() const { return stream_; }
-    void end() {
-        if (!std::exchange(has_ended_, true)) ended_.set_value();
-    }
-
-  private:
-    device::Device& gpu_;
-    std::promise<void> ended_;
-    bool has_ended_ = false;
-    device::DeviceStream stream_;
-};
-
-class GpuEvents : public GpuTest {
-  protected:
-    void SetUp() override {
-        GpuTest::SetUp();
-        a = startEngine(setup());
-        b = startEngine(setup());
-        segment = open(*a, b->localSegmentName());
-    }
-    void TearDown() override {
-        a.reset();
-        b.reset();
-        GpuTest::TearDown();
-    }
-    static void* handle(std::uintptr_t value) { return reinterpret_cast<void*>(value); }
-    device::DeviceEvent recorded(const device::DeviceStream& stream) {
-        device::DeviceEvent event = must(gpu(0).makeEvent());
-        must(gpu(0).record(event, stream));
-        return event;
-    }
-
-    std::unique_ptr<TransferEngine> a;
-    std::unique_ptr<TransferEngine> b;
-    SegmentID segment = kInvalidSegmentID;
-};
 
 TEST_F(GpuEvents, ADelayedKernelsBytesAreCarriedWhetherByEventOrByStream) {
     for (const bool by_stream : {false, true}) {
@@ -87,7 +35,7 @@ TEST_F(GpuEvents, ADelayedKernelsBytesAreCarriedWhetherByEventOrByStream) {
             must(gpu(0).copy(stream, source.addr(), fresh.addr(), kBytes));
             must(gpu(0).record(event, stream));
             auto request = makeRequest(Opcode::Write, to, source.pointer(), target.addr(), kBytes);
-            (by_stream ? request.wait_stream : request.wait_event) = handle(by_stream ? stream.get() : event.get());
+            waitFor(request, by_stream, by_stream ? stream.get() : event.get());
             expectCompleted(runBatch(*a, {request}), kBytes);
             EXPECT_TRUE(target.read(0, kBytes) == noise(kBytes, 2));
             EXPECT_TRUE(a->unregisterLocalMemory(source.pointer()));
@@ -329,8 +277,7 @@ TEST_F(GpuEvents, ManyTasksOfASubmitWithOneEventCostTheDriverWhatOneDoes) {
         for (std::uint64_t i = 0; i < kTasks; ++i) {
             requests.push_back(
                 makeRequest(Opcode::Write, segment, local.pointer(i * kEach), remote.addr() + i * kEach, kEach));
-            (by_stream ? requests.back().wait_stream : requests.back().wait_event) =
-                handle(by_stream ? kernel.stream().get() : event.get());
+            waitFor(requests.back(), by_stream, by_stream ? kernel.stream().get() : event.get());
         }
         const auto calls = [this] {
             return std::vector<unsigned>{control.count("cuStreamWaitEvent"), control.count("cuEventRecord"),
@@ -438,6 +385,7 @@ TEST_F(GpuEvents, WhatTheDriverDoesNotTakeIsRefusedByNameAndChangesNothing) {
                                           {false, "cuStreamWaitEvent"},
                                           {false, "cuEventRecord"},
                                           {true, "cuEventCreate"},
+                                          {true, "cuStreamIsCapturing"},
                                           {true, "cuEventRecord"},
                                           {true, "cuEventQuery"}}) {
         SCOPED_TRACE(call);
@@ -449,7 +397,7 @@ TEST_F(GpuEvents, WhatTheDriverDoesNotTakeIsRefusedByNameAndChangesNothing) {
         const device::DeviceEvent event = recorded(kernel.stream());
         auto good = makeRequest(Opcode::Write, to, source.pointer(), target.addr(), kBytes);
         auto bad = good;
-        (by_stream ? bad.wait_stream : bad.wait_event) = handle(by_stream ? kernel.stream().get() : event.get());
+        waitFor(bad, by_stream, by_stream ? kernel.stream().get() : event.get());
         BatchHolder batch(*engine, 2);
         control.fail(call, cuda::api::Result::InvalidHandle);
         const Status refused = batch.submit({good, bad});
@@ -478,7 +426,7 @@ TEST_F(GpuEvents, OfALostGpuTheTasksThatWaitForItEndAndOthersOfTheSubmitDoNot) {
         const device::DeviceEvent event = by_stream ? device::DeviceEvent{} : recorded(stream);
         auto lost = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
         // Nobody asks the driver about it.
-        (by_stream ? lost.wait_stream : lost.wait_event) = handle(by_stream ? 1 : event.get());
+        waitFor(lost, by_stream, by_stream ? 1 : event.get());
         if (!by_stream) control.lose(0, cuda::api::Result::IllegalAddress);
         BatchHolder batch(*a, 2);
         ASSERT_TRUE(batch.submit({lost, makeRequest(Opcode::Write, segment, well.pointer(), target.addr(), kBytes)}));

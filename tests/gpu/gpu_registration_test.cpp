@@ -159,7 +159,7 @@ TEST_F(GpuRegistration, ABatchIsAllOrNothingEverywhere) {
     Memory second = make("gpu1", 4096);
     const std::string before = control.leftovers();
     // The second region's rings are refused when the first one is with every transport.
-    control.fail("cuMemHostRegister", cuda::api::Result::OutOfMemory, 1, 2);
+    control.fail("cuMemHostRegister", cuda::api::Result::OutOfMemory, 1, 3);
     expectCode(engine->registerLocalMemoryBatch({{first.pointer(), 4096}, {second.pointer(), 4096}}),
                Code::ResourceExhausted);
     EXPECT_EQ(locationOf(*engine, first.addr()), "not registered");
