@@ -68,10 +68,10 @@ struct DeviceInfo {
     int major = 0;  ///< Compute capability.
     int minor = 0;
     int multiprocessors = 0;
-    bool dmabuf = false;            ///< Its memory can be given to other devices of the host.
-    bool peer_memory = false;       ///< NICs reach its memory by address, with nvidia-peermem.
-    bool fd_handles = false;        ///< Virtual memory can be shared by descriptors.
-    bool fabric_handles = false;    ///< Virtual memory can be shared across hosts of one NVLink domain.
+    bool dmabuf = false;          ///< Its memory can be given to other devices of the host.
+    bool peer_memory = false;     ///< NICs reach its memory by address, with nvidia-peermem.
+    bool fd_handles = false;      ///< Virtual memory can be shared by descriptors.
+    bool fabric_handles = false;  ///< Virtual memory can be shared across hosts of one NVLink domain.
     NicWrites nic_writes = NicWrites::Unseen;
     bool host_pointers = false;     ///< Its kernels reach pinned memory by the host's own addresses.
     bool waits_for_values = false;  ///< Device::waitForValue may be tried.

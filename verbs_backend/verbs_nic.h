@@ -129,6 +129,7 @@ class VerbsNic final : public Nic {
     bool takeMail(TimePoint now);
     bool flush(TimePoint now);
     bool flush(Lane& lane, TimePoint now);
+    Status tooMany(const Lane& lane, const WorkRequest& request, std::uint32_t count) const;
     Status build(Lane& lane, const WorkRequest& request, std::uint32_t& work_requests);
     Status buildReadBack(std::uint64_t remote, std::uint32_t key, std::uint32_t& work_requests);
     std::uint32_t postList(Lane& lane, int& error);

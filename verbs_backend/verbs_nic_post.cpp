@@ -47,6 +47,18 @@ bool VerbsNic::flush(TimePoint now) {
     return moved;
 }
 
+Status VerbsNic::tooMany(const Lane& lane, const WorkRequest& request, std::uint32_t count) const {
+    const std::uint64_t chunk = lane.path->keys.peer().desc->rdma_chunk_bytes;
+    return {Code::CapacityExceeded,
+            describe(lane) + ": a request of " + std::to_string(request.length) + " bytes makes " +
+                std::to_string(count) + " work requests, and a queue pair takes " +
+                std::to_string(std::min(lane.queue.capacity(), device_->completions)) +
+                (chunk != 0 ? "; one key of the peer covers " + std::to_string(chunk) +
+                                  " bytes (its rdma.max_chunk_bytes, or its device's max_mr_size)"
+                            : "") +
+                "; raise rdma.queue_depth, or lower slice_bytes"};
+}
+
 bool VerbsNic::flush(Lane& lane, TimePoint now) {
     // A new pair is on trial: that it is connected does not prove that it carries anything. Its first completion has
     // the rest follow.
@@ -65,12 +77,10 @@ bool VerbsNic::flush(Lane& lane, TimePoint now) {
             work_.resize(before);
             pieces_.resize(pieces_before);
             lane.waiting.pop_front();
-            fail(lane, {request,
-                        refused ? Status(Code::InvalidArgument, "a request of " + std::to_string(request.length) +
-                                                                    " bytes makes " + std::to_string(count) +
-                                                                    " work requests, more than rdma.queue_depth")
-                                : refused,
-                        false, true, true, 0, 0, refused.code() == Code::Unsupported});
+            // What this path cannot do at all is declined: another transport may.
+            const bool declined = too_many || refused.code() == Code::Unsupported;
+            fail(lane,
+                 {request, too_many ? tooMany(lane, request, count) : refused, false, true, true, 0, 0, declined});
             continue;
         }
         if (work_.size() > std::min(lane.queue.room(), queue_room_)) {

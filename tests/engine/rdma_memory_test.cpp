@@ -76,6 +76,38 @@ class RdmaMemory : public testing::Test {
     SegmentID to_a_ = kInvalidSegmentID;
 };
 
+TEST_F(RdmaMemory, WhatTakesMoreWorkRequestsThanAQueuePairHasGoesByTheNextTransportOrSaysWhatToChange) {
+    EngineSetup setup;
+    setup.tcp = false;
+    setup.config.rdma_devices = "b0";
+    setup.config.rdma_max_chunk_bytes = kPage;
+    b_ = startEngine(setup);
+    ASSERT_TRUE(b_->installTransport("rdma"));
+    setup.config.rdma_devices = "a0";
+    setup.config.rdma_max_chunk_bytes = 1u << 30;
+    setup.config.rdma_queue_depth = 16;
+    a_ = startEngine(setup);
+    ASSERT_TRUE(a_->installTransport("rdma"));
+    Buffer local(32 * kPage);
+    Buffer remote(32 * kPage);
+    local.fillPattern(3);
+    ASSERT_TRUE(a_->registerLocalMemory(local.data(), local.size()));
+    ASSERT_TRUE(b_->registerLocalMemory(remote.data(), remote.size()));
+    const SegmentID segment = *a_->openSegment(b_->localSegmentName());
+    const auto few = makeRequest(Opcode::Write, segment, local.data(), remote.address(), 8 * kPage);
+    const auto many = makeRequest(Opcode::Write, segment, local.data(), remote.address(), local.size());
+    expectCompleted(runBatch(*a_, {few}), 8 * kPage);
+    const auto refused = runBatch(*a_, {many});
+    EXPECT_EQ(refused.s, TransferStatusEnum::FAILED);
+    for (const char* part : {"32 work requests", "takes 16", "covers 4096 bytes", "rdma.max_chunk_bytes"})
+        EXPECT_THAT(refused.error.message(), HasSubstr(part));
+    ASSERT_TRUE(b_->installTransport("tcp"));
+    ASSERT_TRUE(a_->installTransport("tcp"));
+    ASSERT_TRUE(a_->syncSegmentCache());
+    expectCompleted(runUntilCompleted(*a_, many), local.size());
+    EXPECT_EQ(std::memcmp(local.data(), remote.data(), local.size()), 0);
+}
+
 TEST_F(RdmaMemory, WhatADeviceKeepsIsBusyNamesItAndStaysClaimedUntilALaterUnregister) {
     expectCompleted(runBatch(*a_, {outgoing(Opcode::Write)}), kBytes);
     expectCompleted(runBatch(*b_, {incoming(Opcode::Read)}), kBytes);
