@@ -219,6 +219,10 @@ std::string remedyFor(const Status& status) {
             return "is the peer alive, and does a firewall let its ports through?";
         case Code::ConnectionLost:
         case Code::PeerDown:
+            // Of a port of this machine.
+            if (contains(status, ") went down") || contains(status, "the port is down"))
+                return "is the link of that device up? `ip link` and `ibv_devinfo` show it; work goes on once it is "
+                       "back";
             if (contains(status, "keepalive_timeout")) return kPeerSilent;
             return contains(status, "; its owner is up") ? kPeerIsBack : kPeerEnded;
         case Code::StaleIncarnation: return "the peer was restarted meanwhile; start again";

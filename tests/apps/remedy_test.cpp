@@ -203,6 +203,8 @@ TEST(Remedy, AnOwnerThatWasReachedAndIsNotAnyMoreHasEnded) {
     EXPECT_TRUE(tellsThatOwnerEnded(refused, true));
     EXPECT_TRUE(tellsThatOwnerEnded(refused, false));
     EXPECT_FALSE(tellsThatOwnerEnded({Code::ConnectionLost, "its host transport is about to end"}, true));
+    EXPECT_THAT(remedyFor({Code::ConnectionLost, "device rxe_0a port 1 (GID 1: 10.1.0.1) went down"}),
+                HasSubstr("link"));
     const std::string rejected = "device s1 at 10.0.0.1:4: the connection was rejected, reason ";
     EXPECT_TRUE(tellsThatOwnerEnded({Code::ConnectionRefused, rejected + "8 (nobody listens there)"}, true));
     const Status by_kernel(Code::ConnectionRefused, rejected + "28 (by the peer's kernel: ...)");

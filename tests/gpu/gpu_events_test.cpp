@@ -97,11 +97,8 @@ TEST_F(GpuEvents, ATaskWhoseEventNeverComesEndsByItsDeadlineOrByCancelAndHoldsNo
     Memory remote = make("host", kBytes);
     registerAll(*a, local);
     registerAll(*b, remote);
-    const device::DeviceStream stream = must(gpu(0).makeStream());
-    const device::DeviceEvent blocked = must(gpu(0).makeEvent());
-    // Long after everything else of this test.
-    control.delay(stream.get(), 3000000);
-    must(gpu(0).record(blocked, stream));
+    LongKernel kernel(gpu(0));
+    const device::DeviceEvent blocked = recorded(kernel.stream());
     auto request = makeRequest(Opcode::Write, segment, local.pointer(), remote.addr(), kBytes);
     request.wait_event = handle(blocked.get());
     {
@@ -119,7 +116,6 @@ TEST_F(GpuEvents, ATaskWhoseEventNeverComesEndsByItsDeadlineOrByCancelAndHoldsNo
         EXPECT_EQ(canceled.wait().s, TransferStatusEnum::CANCELED);
     }
     EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
-    must(gpu(0).synchronize(stream));
 }
 
 TEST_F(GpuEvents, OfManyThatWaitSomeAreCanceledAndTheOthersGoOut) {
@@ -131,11 +127,8 @@ TEST_F(GpuEvents, OfManyThatWaitSomeAreCanceledAndTheOthersGoOut) {
     registerAll(*b, remote);
     local.write(0, noise(kTasks * kEach, 4));
     remote.write(0, noise(kTasks * kEach, 5));
-    const device::DeviceStream stream = must(gpu(0).makeStream());
-    const device::DeviceEvent event = must(gpu(0).makeEvent());
-    // Long enough for the cancels; where it is not, what they come too late for is there, which is right as well.
-    control.delay(stream.get(), 500000);
-    must(gpu(0).record(event, stream));
+    LongKernel kernel(gpu(0));
+    const device::DeviceEvent event = recorded(kernel.stream());
     std::vector<TransferRequest> requests;
     for (std::uint64_t i = 0; i < kTasks; ++i) {
         requests.push_back(
@@ -145,6 +138,7 @@ TEST_F(GpuEvents, OfManyThatWaitSomeAreCanceledAndTheOthersGoOut) {
     BatchHolder batch(*a, kTasks);
     ASSERT_TRUE(batch.submit(requests));
     for (std::size_t i = 0; i < kTasks; i += 3) ASSERT_TRUE(a->cancelTransfer(batch.id(), i));
+    kernel.end();
     batch.wait();
     std::size_t canceled = 0;
     for (std::size_t i = 0; i < kTasks; ++i) {
@@ -158,7 +152,6 @@ TEST_F(GpuEvents, OfManyThatWaitSomeAreCanceledAndTheOthersGoOut) {
         ASSERT_TRUE(std::equal(there.begin(), there.end(), expected.begin() + static_cast<long>(i * kEach))) << i;
     }
     EXPECT_GT(canceled, 0u);
-    must(gpu(0).synchronize(stream));
 }
 
 /// As recorded at submit: what the application does with its event afterwards is its own affair.
