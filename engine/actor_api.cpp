@@ -189,6 +189,15 @@ class EngineActorImpl final : public HostedActor {
     }
 
     caf::result<TransferReport> submit(const SubmitTransfers& request) {
+        // cudaStreamPerThread: it would be the stream of the thread that runs this actor, and empty.
+        const auto is_per_thread = [](const TransferRequest& each) {
+            return each.wait_stream && reinterpret_cast<std::uintptr_t>(*each.wait_stream) == 2;
+        };
+        if (std::any_of(request.requests.begin(), request.requests.end(), is_per_thread))
+            return toCafError(
+                {Code::InvalidArgument,
+                 "wait_stream is cudaStreamPerThread, which means the thread that submits, and that is none "
+                 "of the application's: record an event there and name it in wait_event"});
         const std::size_t count = request.requests.size();
         const auto batch = engine_.allocateBatchID(std::max<std::size_t>(count, 1));
         if (!batch) return errorOf(batch.status());

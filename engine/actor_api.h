@@ -33,7 +33,9 @@ class TransferEngine;
 /// `unregister_timeout`. A timeout of CAF's own ends the waiting alone: what was submitted goes on, and uses its
 /// buffers.
 
-/// -> TransferReport once every task is terminal. Nothing is submitted on an error of category `troupe`.
+/// -> TransferReport once every task is terminal. Nothing is submitted on an error of category `troupe`. The errors of
+/// TransferEngine::submitTransfer; InvalidArgument for cudaStreamPerThread as a `wait_stream`, too: the submitting
+/// thread is the engine's.
 struct SubmitTransfers {
     std::vector<TransferRequest> requests;
 };

@@ -51,7 +51,7 @@ using DeviceUuid = std::array<std::uint8_t, 16>;
 
 /// What it takes until a GPU sees what a NIC wrote straight into its memory, once the NIC says that it has.
 enum class NicWrites : std::uint8_t {
-    Ordered,  ///< Nothing: its kernels and copies see them.
+    Ordered,  ///< Nothing: its own kernels and copies see them; those of other GPUs, only if it says so of all devices.
     Flushed,  ///< Device::flushNicWrites, in the process whose memory it is.
     Unseen,   ///< The driver has no way. No NIC may write there.
 };
@@ -259,7 +259,8 @@ class Device : public std::enable_shared_from_this<Device> {
     virtual Status orderForNics(const ByteRange& range) = 0;
     /// Waits until this GPU's kernels and copies, and those of others that reach its memory, see what NICs had written
     /// to that when it was called; not for what the GPU does. A read over the bus: microseconds, so for many requests
-    /// at once. Where DeviceInfo::nic_writes is Ordered it does nothing, and where it is Unseen it is Unsupported.
+    /// at once. Where DeviceInfo::nic_writes is Ordered it does nothing (see there), and where it is Unseen it is
+    /// Unsupported.
     virtual Status flushNicWrites() = 0;
 
   private:

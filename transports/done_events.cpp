@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "base/byte_range.h"
@@ -64,6 +65,7 @@ std::shared_ptr<DoneEvents::Work> DoneEvents::begin() {
     const std::lock_guard lock(mutex_);
     const auto least = std::min_element(lanes_.begin(), lanes_.end(),
                                         [](const Lane& a, const Lane& b) { return a.ended.size() < b.ended.size(); });
+    if (least->ended.size() >= kMostEach) return nullptr;
     least->ended.push_back(false);
     return std::shared_ptr<Work>(
         new Work(shared_from_this(), static_cast<std::size_t>(least - lanes_.begin()), ++least->last));
@@ -84,6 +86,12 @@ Result<std::shared_ptr<DoneEvents::Work>> DoneEvents::record(EventRef event) {
     const std::lock_guard lock(recording_);
     if (is_refused_) return std::shared_ptr<Work>();
     auto work = begin();
+    if (work == nullptr)
+        return Status(
+            Code::CapacityExceeded,
+            std::to_string(kStreams * kMostEach) +
+                " are outstanding on that GPU, which is the most: let some transfers end first, or name one event in "
+                "several requests of a submit");
     const Lane& lane = lanes_[work->lane_];
     Status status =
         device_->waitForValue(lane.stream, reinterpret_cast<const std::uint32_t*>(lane.word), work->number_);

@@ -26,13 +26,16 @@ void logRecordedAtEnd(const Logger& log, const Device& device, const Status& why
 /// A GPU's work is put into a few queues (8 unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise), which streams share,
 /// and a stream that waits may hold what shares its queue: the very copy that it waits for, even. So there are few
 /// streams. Work for which there is none goes behind other work of the stream that has least, and its event comes when
-/// that has ended, too: late, but never early, and in a circle with nothing, as work of a GPU's transfers waits for
-/// none of them.
+/// that has ended, too: late, but never early. Transfers wait for none of them; a host that waits for an event before
+/// it lets go what another transfer of that stream waits for, waits in a circle, until that one's deadline.
 ///
 /// Thread-safe: who submits records, and loops end.
 class DoneEvents : public std::enable_shared_from_this<DoneEvents> {
   public:
     static constexpr std::size_t kStreams = 4;
+    /// In a stream. A driver holds about a thousand operations for one, two for each of these, and then has its caller
+    /// wait until the stream goes on.
+    static constexpr std::size_t kMostEach = 128;
 
     /// Work that has not ended; that ends it.
     class Work {
@@ -59,9 +62,9 @@ class DoneEvents : public std::enable_shared_from_this<DoneEvents> {
     DoneEvents(const DoneEvents&) = delete;
     DoneEvents& operator=(const DoneEvents&) = delete;
 
-    /// The event is not done before whoever has the result lets go of it, and is soon after that. On an error, which is
-    /// the driver's, it is as it was, and nothing waits. Null: nor is it recorded, as the driver has the call and does
-    /// not support it, which the log says once.
+    /// The event is not done before whoever has the result lets go of it, and is soon after that. On an error it is as
+    /// it was, and nothing waits: the driver's, or CapacityExceeded. Null: nor is it recorded, as the driver has the
+    /// call and does not support it, which the log says once.
     Result<std::shared_ptr<Work>> record(EventRef event);
 
   private:
@@ -76,6 +79,7 @@ class DoneEvents : public std::enable_shared_from_this<DoneEvents> {
 
     DoneEvents(std::shared_ptr<Device> device, Logger log) : device_(std::move(device)), log_(std::move(log)) {}
     Status make(int numa_node);
+    /// Null: there is no room.
     std::shared_ptr<Work> begin();
     void end(const Work& work);
 
@@ -83,8 +87,8 @@ class DoneEvents : public std::enable_shared_from_this<DoneEvents> {
     const Logger log_;
     std::unique_ptr<MemoryFile> memory_;
     Pinning pinning_;
-    /// Of who records, so that a driver is given the numbers of a stream in their order. Before `mutex_`; no loop takes
-    /// it, as the driver is called under it.
+    /// Of who records, so that a driver is given the numbers of a stream in their order. Before `mutex_`. The driver is
+    /// called under it, by who submits; with the actor API that is the control loop.
     std::mutex recording_;
     bool is_refused_ = false;  ///< By the driver, whatever is asked. Guarded by `recording_`.
     std::mutex mutex_;         ///< Of `last` and `ended`; held for a moment.

@@ -56,7 +56,8 @@ Status VerbsNic::tooMany(const Lane& lane, const WorkRequest& request, std::uint
                 (chunk != 0 ? "; one key of the peer covers " + std::to_string(chunk) +
                                   " bytes (its rdma.max_chunk_bytes, or its device's max_mr_size)"
                             : "") +
-                "; raise rdma.queue_depth, or lower slice_bytes"};
+                "; a WRITE to a GPU's memory may take each twice, to be read back; raise rdma.queue_depth, or lower "
+                "slice_bytes"};
 }
 
 bool VerbsNic::flush(Lane& lane, TimePoint now) {

@@ -113,6 +113,14 @@ TEST_F(ActorApiTest, AFailedTaskIsAReportNotAnError) {
     expectFailed(report->tasks.at(1), Code::AddressNotRegistered);
 }
 
+TEST_F(ActorApiTest, TheStreamOfTheSubmittingThreadIsRefusedForThatIsTheEnginesThread) {
+    auto per_thread = pair_.request(Opcode::Write, 0, 0, 16);
+    per_thread.wait_stream = reinterpret_cast<void*>(2);
+    const auto refused = ask<TransferReport>(SubmitTransfers{{per_thread}});
+    expectCode(refused, Code::InvalidArgument);
+    EXPECT_THAT(refused.status().message(), testing::HasSubstr("cudaStreamPerThread"));
+}
+
 TEST_F(ActorApiTest, RefusalsAreErrorsOfTheTroupeCategory) {
     expectCode(ask<SegmentOpened>(OpenSegmentByName{""}), Code::InvalidArgument);
     expectCode(askVoid(RegisterMemory{nullptr, 16}), Code::InvalidArgument);

@@ -225,6 +225,33 @@ TEST_F(GpuDoneEvent, OfMoreTasksNoneComesBeforeItsTaskHasEnded) {
     for (const auto& event : done) EXPECT_TRUE(comes(event));
 }
 
+TEST_F(GpuDoneEvent, SoManyMayBeOutstandingAndOneMoreIsRefused) {
+    constexpr std::size_t kMost = kStreams * device::DoneEvents::kMostEach;
+    Memory target = make("gpu0", kBytes);
+    Memory source = make("host", kBytes);
+    registerAll(*a, target);
+    registerAll(*b, source);
+    LongKernel kernel(gpu(0));
+    std::vector<device::DeviceEvent> done;
+    std::vector<TransferRequest> requests;
+    for (std::size_t i = 0; i <= kMost; ++i) {
+        done.push_back(must(gpu(0).makeEvent()));
+        requests.push_back(reading(segment, target, source, kernel, done.back()));
+        requests.back().length = 64;
+    }
+    BatchHolder batch(*a, requests.size());
+    const Status refused = batch.submit(requests);
+    EXPECT_EQ(refused.code(), Code::CapacityExceeded) << refused.toString();
+    EXPECT_THAT(refused.message(), HasSubstr("request 512: done_event: "));
+    const TransferRequest last = requests.back();
+    requests.pop_back();
+    ASSERT_TRUE(batch.submit(requests));
+    kernel.end();
+    expectCompleted(batch.wait(), kMost * 64);
+    expectCompleted(runBatch(*a, {last}), 64);
+    for (const auto& event : done) EXPECT_TRUE(comes(event));
+}
+
 TEST_F(GpuDoneEvent, RequestsOfOneSubmitThatNameTheSameHaveItWhenAllHaveEnded) {
     Memory target = make("gpu0", kBytes);
     Memory source = make("host", kBytes);
