@@ -37,6 +37,11 @@ class GpuTest : public cuda::testing::CudaTest {
         const Status done = engine.registerLocalMemory(memory.pointer(), memory.size());
         EXPECT_TRUE(done) << memory.kind() << ": " << done.toString();
     }
+    Memory registered(TransferEngine& engine, const std::string& kind, std::uint64_t bytes) {
+        Memory memory = make(kind, bytes);
+        registerAll(engine, memory);
+        return memory;
+    }
     static SegmentID open(TransferEngine& engine, const std::string& name) {
         const auto segment = engine.openSegment(name);
         EXPECT_TRUE(segment) << segment.status().toString();

@@ -35,13 +35,23 @@ class GpuDoneEvent : public GpuEvents {
         while (!isDone(event) && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
         return isDone(event);
     }
-    /// Into memory of GPU 0, behind the kernel.
-    TransferRequest reading(SegmentID from, const Memory& into, const Memory& source, const LongKernel& kernel,
-                            const device::DeviceEvent& done) {
+    /// Into memory of GPU 0.
+    static TransferRequest reading(SegmentID from, const Memory& into, const Memory& source,
+                                   const device::DeviceEvent& done) {
         auto request = makeRequest(Opcode::Read, from, into.pointer(), source.addr(), kBytes);
-        request.wait_stream = handle(kernel.stream().get());
         request.done_event = handle(done.get());
         return request;
+    }
+    /// The same behind the kernel.
+    static TransferRequest reading(SegmentID from, const Memory& into, const Memory& source, const LongKernel& kernel,
+                                   const device::DeviceEvent& done) {
+        auto request = reading(from, into, source, done);
+        request.wait_stream = handle(kernel.stream().get());
+        return request;
+    }
+    static void awaitEnd(const BatchHolder& batch, std::size_t task) {
+        const auto limit = Clock::now() + test::kPatience;
+        while (!isTerminal(batch.task(task).s) && Clock::now() < limit) std::this_thread::yield();
     }
     /// An engine in place of the first one.
     void restart(const EngineSetup& with) {
@@ -103,10 +113,8 @@ TEST_F(GpuDoneEvent, WhatIsGivenToTheGpuBehindItAfterTheSubmitSeesTheBytes) {
 }
 
 TEST_F(GpuDoneEvent, ItComesHoweverTheTaskEnds) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     const device::DeviceStream stream = must(gpu(0).makeStream());
     LongKernel kernel(gpu(0));
     using End = TransferStatusEnum;
@@ -135,10 +143,8 @@ TEST_F(GpuDoneEvent, ItComesWhenTheEngineIsFreed) {
     EngineSetup without_kernel = setup();
     without_kernel.config.gpu_pack = "off";
     restart(without_kernel);
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     const device::DeviceStream stream = must(gpu(0).makeStream());
     const device::DeviceEvent done = must(gpu(0).makeEvent());
     LongKernel kernel(gpu(0));
@@ -150,13 +156,10 @@ TEST_F(GpuDoneEvent, ItComesWhenTheEngineIsFreed) {
 }
 
 TEST_F(GpuDoneEvent, OfALostGpuTheTaskEndsAndSaysSo) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     const device::DeviceEvent done = must(gpu(0).makeEvent());
-    auto request = makeRequest(Opcode::Read, segment, target.pointer(), source.addr(), kBytes);
-    request.done_event = handle(done.get());
+    auto request = reading(segment, target, source, done);
     for (const bool before : {false, true}) {
         BatchHolder batch(*a, 1);
         if (before) {
@@ -174,10 +177,8 @@ TEST_F(GpuDoneEvent, OfALostGpuTheTaskEndsAndSaysSo) {
 
 /// In the order in which they end, whatever that is.
 TEST_F(GpuDoneEvent, OfAsManyTasksAsThereAreStreamsEachComesByItself) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     std::vector<std::unique_ptr<LongKernel>> kernels;
     std::vector<device::DeviceEvent> done;
     std::vector<TransferRequest> requests;
@@ -199,10 +200,8 @@ TEST_F(GpuDoneEvent, OfAsManyTasksAsThereAreStreamsEachComesByItself) {
 /// Late is allowed then, early is not; and no streams are made.
 TEST_F(GpuDoneEvent, OfMoreTasksNoneComesBeforeItsTaskHasEnded) {
     constexpr std::size_t kTasks = 3 * kStreams;
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     std::vector<std::unique_ptr<LongKernel>> kernels;
     for (std::size_t i = 0; i < kTasks; ++i) kernels.push_back(std::make_unique<LongKernel>(gpu(0)));
     std::vector<device::DeviceEvent> done;
@@ -217,8 +216,7 @@ TEST_F(GpuDoneEvent, OfMoreTasksNoneComesBeforeItsTaskHasEnded) {
     for (std::size_t step = 0; step < kTasks; ++step) {
         const std::size_t ends = step * 5 % kTasks;
         kernels[ends]->end();
-        const auto limit = Clock::now() + test::kPatience;
-        while (!isTerminal(batch.task(ends).s) && Clock::now() < limit) std::this_thread::yield();
+        awaitEnd(batch, ends);
         for (std::size_t later = step + 1; later < kTasks; ++later) EXPECT_FALSE(isDone(done[later * 5 % kTasks]));
     }
     expectCompleted(batch.wait(), kTasks * kBytes);
@@ -227,10 +225,8 @@ TEST_F(GpuDoneEvent, OfMoreTasksNoneComesBeforeItsTaskHasEnded) {
 
 TEST_F(GpuDoneEvent, SoManyMayBeOutstandingAndOneMoreIsRefused) {
     constexpr std::size_t kMost = kStreams * device::DoneEvents::kMostEach;
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     LongKernel kernel(gpu(0));
     std::vector<device::DeviceEvent> done;
     std::vector<TransferRequest> requests;
@@ -253,10 +249,8 @@ TEST_F(GpuDoneEvent, SoManyMayBeOutstandingAndOneMoreIsRefused) {
 }
 
 TEST_F(GpuDoneEvent, RequestsOfOneSubmitThatNameTheSameHaveItWhenAllHaveEnded) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     LongKernel first(gpu(0));
     LongKernel second(gpu(0));
     const device::DeviceEvent done = must(gpu(0).makeEvent());
@@ -266,8 +260,7 @@ TEST_F(GpuDoneEvent, RequestsOfOneSubmitThatNameTheSameHaveItWhenAllHaveEnded) {
         batch.submit({reading(segment, target, source, first, done), reading(segment, target, source, second, done)}));
     EXPECT_EQ(control.count("cuStreamWaitValue32"), waits + 1);
     first.end();
-    const auto limit = Clock::now() + test::kPatience;
-    while (!isTerminal(batch.task(0).s) && Clock::now() < limit) std::this_thread::yield();
+    awaitEnd(batch, 0);
     EXPECT_FALSE(isDone(done));
     second.end();
     expectCompleted(batch.wait(), 2 * kBytes);
@@ -275,10 +268,8 @@ TEST_F(GpuDoneEvent, RequestsOfOneSubmitThatNameTheSameHaveItWhenAllHaveEnded) {
 }
 
 TEST_F(GpuDoneEvent, WhatTheDriverDoesNotTakeIsRefusedByNameAndNothingWaits) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     const device::DeviceStream stream = must(gpu(0).makeStream());
     const device::DeviceEvent done = must(gpu(0).makeEvent());
     auto good = makeRequest(Opcode::Read, segment, target.pointer(), source.addr(), kBytes);
@@ -311,15 +302,12 @@ TEST_F(GpuDoneEvent, WhatTheDriverDoesNotTakeIsRefusedByNameAndNothingWaits) {
 
 /// What was recorded for requests before the one that is refused is done; and nothing was submitted.
 TEST_F(GpuDoneEvent, ASubmitThatIsRefusedLeavesNoEventThatNeverComes) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     const device::DeviceStream stream = must(gpu(0).makeStream());
     const device::DeviceEvent done = must(gpu(0).makeEvent());
     device::DeviceEvent of_other = must(gpu(1).makeEvent());
-    auto request = makeRequest(Opcode::Read, segment, target.pointer(), source.addr(), kBytes);
-    request.done_event = handle(done.get());
+    auto request = reading(segment, target, source, done);
     auto bad = request;
     bad.done_event = handle(of_other.get());
     BatchHolder batch(*a, 2);
@@ -336,17 +324,14 @@ TEST_F(GpuDoneEvent, ASubmitThatIsRefusedLeavesNoEventThatNeverComes) {
 
 /// Recorded anew it is part of the graph no more, which is whole all the same.
 TEST_F(GpuDoneEvent, OneThatWasPartOfAGraphIsRecordedAndTheGraphIsWhole) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     const device::DeviceStream captured = must(gpu(0).makeStream());
     const device::DeviceEvent done = must(gpu(0).makeEvent());
     control.captureGraph(true);
     control.captureStream(captured.get(), true);
     must(gpu(0).record(done, captured));
-    auto request = makeRequest(Opcode::Read, segment, target.pointer(), source.addr(), kBytes);
-    request.done_event = handle(done.get());
+    auto request = reading(segment, target, source, done);
     expectCompleted(runBatch(*a, {request}), kBytes);
     EXPECT_TRUE(control.captureStream(captured.get(), false));
     control.captureGraph(false);
@@ -355,10 +340,8 @@ TEST_F(GpuDoneEvent, OneThatWasPartOfAGraphIsRecordedAndTheGraphIsWhole) {
 
 /// The word of a stream goes round and round.
 TEST_F(GpuDoneEvent, TheSameEventCanBeNamedAgainAndAgain) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     const device::DeviceEvent done = must(gpu(0).makeEvent());
     const device::DeviceStream stream = must(gpu(0).makeStream());
     const unsigned streams = control.count("cuStreamCreate");
@@ -377,10 +360,8 @@ TEST_F(GpuDoneEvent, TheSameEventCanBeNamedAgainAndAgain) {
 TEST_F(GpuDoneEvent, WhereTheDriverDoesNotSupportItOneIsRecordedAtTheEndAndTheLogSaysSoOnce) {
     Heard heard(setup());
     restart(heard.setup);
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     EXPECT_EQ(heard.count(kRecordedAtEnd), 0u);
     const device::DeviceEvent done = must(gpu(0).makeEvent());
     control.fail("cuStreamWaitValue32", cuda::api::Result::NotSupported, 1 << 30);
@@ -415,13 +396,10 @@ TEST_F(GpuDoneEvent, TheOldWayIsTakenWithAnOldDriverAndWhereTheSettingsSaySo) {
         if (by_setting) heard.setup.config.gpu_done_event = "end";
         b = startEngine(setup());
         restart(heard.setup);
-        Memory target = make("gpu0", kBytes);
-        Memory source = make("host", kBytes);
-        registerAll(*a, target);
-        registerAll(*b, source);
+        Memory target = registered(*a, "gpu0", kBytes);
+        Memory source = registered(*b, "host", kBytes);
         const device::DeviceEvent done = must(gpu(0).makeEvent());
-        auto request = makeRequest(Opcode::Read, segment, target.pointer(), source.addr(), kBytes);
-        request.done_event = handle(done.get());
+        auto request = reading(segment, target, source, done);
         expectCompleted(runBatch(*a, {request}), kBytes);
         EXPECT_TRUE(comes(done));
         EXPECT_EQ(control.count("cuStreamWaitValue32"), 0u);

@@ -45,10 +45,8 @@ TEST_F(GpuEvents, ADelayedKernelsBytesAreCarriedWhetherByEventOrByStream) {
 }
 
 TEST_F(GpuEvents, TheDoneEventIsRecordedBeforeTheTaskIsCompleted) {
-    Memory target = make("gpu0", kBytes);
-    Memory source = make("host", kBytes);
-    registerAll(*a, target);
-    registerAll(*b, source);
+    Memory target = registered(*a, "gpu0", kBytes);
+    Memory source = registered(*b, "host", kBytes);
     source.write(0, noise(kBytes, 3));
     const device::DeviceStream stream = must(gpu(0).makeStream());
     const device::DeviceEvent done = must(gpu(0).makeEvent());
@@ -93,10 +91,8 @@ TEST_F(GpuEvents, TheDoneEventDoesNotWaitForCopiesOfOtherTasks) {
 }
 
 TEST_F(GpuEvents, ATaskWhoseEventNeverComesEndsByItsDeadlineOrByCancelAndHoldsNobody) {
-    Memory local = make("gpu0", kBytes);
-    Memory remote = make("host", kBytes);
-    registerAll(*a, local);
-    registerAll(*b, remote);
+    Memory local = registered(*a, "gpu0", kBytes);
+    Memory remote = registered(*b, "host", kBytes);
     LongKernel kernel(gpu(0));
     const device::DeviceEvent blocked = recorded(kernel.stream());
     auto request = makeRequest(Opcode::Write, segment, local.pointer(), remote.addr(), kBytes);
@@ -121,10 +117,8 @@ TEST_F(GpuEvents, ATaskWhoseEventNeverComesEndsByItsDeadlineOrByCancelAndHoldsNo
 TEST_F(GpuEvents, OfManyThatWaitSomeAreCanceledAndTheOthersGoOut) {
     constexpr std::size_t kTasks = 1000;
     constexpr std::uint64_t kEach = 64;
-    Memory local = make("gpu0", kTasks * kEach);
-    Memory remote = make("host", kTasks * kEach);
-    registerAll(*a, local);
-    registerAll(*b, remote);
+    Memory local = registered(*a, "gpu0", kTasks * kEach);
+    Memory remote = registered(*b, "host", kTasks * kEach);
     local.write(0, noise(kTasks * kEach, 4));
     remote.write(0, noise(kTasks * kEach, 5));
     LongKernel kernel(gpu(0));
@@ -193,10 +187,8 @@ TEST_F(GpuEvents, AnEventThatIsRecordedAgainAfterSubmitOrGivenBackLetsNothingBeg
 }
 
 TEST_F(GpuEvents, AnEventThatIsRecordedAgainBehindALongKernelIsNotWaitedForTwice) {
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     source.write(0, noise(kBytes, 1));
     LongKernel first(gpu(0));
     LongKernel second(gpu(0));
@@ -222,10 +214,8 @@ TEST_F(GpuEvents, AnEventThatIsRecordedAgainBehindALongKernelIsNotWaitedForTwice
 
 TEST_F(GpuEvents, TasksWhoseEventsHaveNothingToDoWithEachOtherDoNotWaitForEachOther) {
     constexpr std::size_t kOthers = 40;
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     LongKernel endless(gpu(0));
     const auto request = [&](const device::DeviceEvent& event) {
         auto made = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
@@ -257,10 +247,8 @@ TEST_F(GpuEvents, TasksWhoseEventsHaveNothingToDoWithEachOtherDoNotWaitForEachOt
 TEST_F(GpuEvents, ManyTasksOfASubmitWithOneEventCostTheDriverWhatOneDoes) {
     constexpr std::size_t kTasks = 30000;
     constexpr std::uint64_t kEach = 16;
-    Memory local = make("gpu0", kTasks * kEach);
-    Memory remote = make("host", kTasks * kEach);
-    registerAll(*a, local);
-    registerAll(*b, remote);
+    Memory local = registered(*a, "gpu0", kTasks * kEach);
+    Memory remote = registered(*b, "host", kTasks * kEach);
     local.write(0, noise(kTasks * kEach, 1));
     for (const bool by_stream : {false, true}) {
         remote.write(0, noise(kTasks * kEach, 2));
@@ -289,10 +277,8 @@ TEST_F(GpuEvents, ManyTasksOfASubmitWithOneEventCostTheDriverWhatOneDoes) {
 
 /// What is done at submit, or was never recorded, costs a look.
 TEST_F(GpuEvents, AnEventThatIsDoneIsNotWaitedFor) {
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     const device::DeviceStream stream = must(gpu(0).makeStream());
     const device::DeviceEvent done = recorded(stream);
     const device::DeviceEvent never = must(gpu(0).makeEvent());
@@ -309,10 +295,8 @@ TEST_F(GpuEvents, AnEventThatIsDoneIsNotWaitedFor) {
 /// Tasks that end early leave streams behind that wait: until their event comes, and not for ever.
 TEST_F(GpuEvents, WhatTasksWaitedForThatEndedEarlyIsBoundedAndGivenBack) {
     constexpr std::size_t kMost = device::EventCaptures::kMost;
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     auto request = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
     std::vector<device::DeviceEvent> events;
     LongKernel kernel(gpu(0));
@@ -368,10 +352,8 @@ TEST_F(GpuEvents, WhatTasksWaitedForThatEndedEarlyIsBoundedAndGivenBack) {
 
 /// And the batch is as it was: there is room in it for what is right.
 TEST_F(GpuEvents, WhatTheDriverDoesNotTakeIsRefusedByNameAndChangesNothing) {
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     for (const auto& [by_stream, call] : {std::pair{false, "cuEventQuery"},
                                           {false, "cuStreamCreate"},
                                           {false, "cuEventCreate"},
@@ -431,10 +413,8 @@ TEST_F(GpuEvents, OfALostGpuTheTasksThatWaitForItEndAndOthersOfTheSubmitDoNot) {
 }
 
 TEST_F(GpuEvents, TheContextOfTheThreadThatSubmitsStaysCurrent) {
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     gpu(1);
     cuda::api::ContextHandle other = nullptr;
     ASSERT_EQ(call().devicePrimaryCtxRetain.function(&other, 1), cuda::api::Result::Success);
@@ -461,10 +441,8 @@ TEST_F(GpuEvents, TheContextOfTheThreadThatSubmitsStaysCurrent) {
 TEST_F(GpuEvents, AGraphThatTheApplicationCapturesMeanwhileIsNotSpoilt) {
     control.captureGraph(true);
     for (const SegmentID to : {segment, kLocalSegmentID}) {
-        Memory source = make("gpu0", kBytes);
-        Memory target = make("gpu1", kBytes);
-        registerAll(*a, source);
-        registerAll(to == segment ? *b : *a, target);
+        Memory source = registered(*a, "gpu0", kBytes);
+        Memory target = registered(to == segment ? *b : *a, "gpu1", kBytes);
         source.write(0, noise(kBytes, 1));
         LongKernel kernel(gpu(0));
         const device::DeviceEvent event = recorded(kernel.stream());
@@ -485,10 +463,8 @@ TEST_F(GpuEvents, AGraphThatTheApplicationCapturesMeanwhileIsNotSpoilt) {
 }
 
 TEST_F(GpuEvents, WhatCannotBeWaitedForIsRefused) {
-    Memory host = make("host", kBytes);
-    Memory remote = make("host", kBytes);
-    registerAll(*a, host);
-    registerAll(*b, remote);
+    Memory host = registered(*a, "host", kBytes);
+    Memory remote = registered(*b, "host", kBytes);
     gpu(0);
     const device::DeviceEvent event = must(gpu(0).makeEvent());
     auto request = makeRequest(Opcode::Write, segment, host.pointer(), remote.addr(), 10);

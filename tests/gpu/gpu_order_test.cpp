@@ -86,10 +86,8 @@ TEST_F(GpuOrder, DefaultStreamsAreWaitedFor) {
 
 /// Nothing that the application does on its default stream is waited for by who did not ask for it.
 TEST_F(GpuOrder, WhoNamesNoStreamWaitsForNone) {
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     std::promise<void> ended;
     hold(0, ended);
     expectCompleted(runBatch(*a, {makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes)}),
@@ -99,10 +97,8 @@ TEST_F(GpuOrder, WhoNamesNoStreamWaitsForNone) {
 }
 
 TEST_F(GpuOrder, AStreamOfAnotherGpuIsRefusedAndAnEventOfItIsNot) {
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     gpu(0);
     LongKernel kernel(gpu(1));
     auto request = makeRequest(Opcode::Write, segment, source.pointer(), target.addr(), kBytes);
@@ -124,10 +120,8 @@ TEST_F(GpuOrder, AStreamOfAnotherGpuIsRefusedAndAnEventOfItIsNot) {
 }
 
 TEST_F(GpuOrder, AStreamThatIsCapturedIsRefusedAndTheGraphIsWhole) {
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     const std::uintptr_t stream = makeBlockingStream();
     // 2 is a stream of its own, and goes on.
     for (const std::uintptr_t named : {stream, std::uintptr_t{0}, std::uintptr_t{1}, std::uintptr_t{2}}) {
@@ -151,10 +145,8 @@ TEST_F(GpuOrder, AStreamThatIsCapturedIsRefusedAndTheGraphIsWhole) {
 
 /// Of an event CUDA has no question that it does not forbid.
 TEST_F(GpuOrder, AnEventOfAGraphIsRefusedByName) {
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     const device::DeviceStream stream = must(gpu(0).makeStream());
     const device::DeviceEvent event = must(gpu(0).makeEvent());
     control.captureStream(stream.get(), true);
@@ -170,8 +162,7 @@ TEST_F(GpuOrder, AnEventOfAGraphIsRefusedByName) {
 }
 
 TEST_F(GpuOrder, ARequestOfNoBytesWaitsAndTellsAsOthersDo) {
-    Memory local = make("gpu0", kBytes);
-    registerAll(*a, local);
+    Memory local = registered(*a, "gpu0", kBytes);
     for (const bool by_stream : {false, true}) {
         for (const bool reads : {false, true}) {
             LongKernel kernel(gpu(0));
@@ -202,8 +193,7 @@ TEST_F(GpuOrder, ARequestOfNoBytesWaitsAndTellsAsOthersDo) {
 }
 
 TEST_F(GpuOrder, ARequestOfNoBytesThatWaitsEndsByItsDeadlineAndByCancel) {
-    Memory local = make("gpu0", kBytes);
-    registerAll(*a, local);
+    Memory local = registered(*a, "gpu0", kBytes);
     LongKernel kernel(gpu(0));
     auto request = makeRequest(Opcode::Write, segment, local.pointer(), 0, 0);
     request.wait_stream = handle(kernel.stream().get());
@@ -255,10 +245,8 @@ TEST_F(GpuOrder, AnEngineIsFreedWhileATaskWaits) {
     without_kernel.config.gpu_pack = "off";
     a = startEngine(without_kernel);
     segment = open(*a, b->localSegmentName());
-    Memory source = make("gpu0", kBytes);
-    Memory target = make("host", kBytes);
-    registerAll(*a, source);
-    registerAll(*b, target);
+    Memory source = registered(*a, "gpu0", kBytes);
+    Memory target = registered(*b, "host", kBytes);
     target.write(0, noise(kBytes, 5));
     LongKernel kernel(gpu(0));
     const device::DeviceEvent event = recorded(kernel.stream());

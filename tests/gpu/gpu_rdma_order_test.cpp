@@ -7,7 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/gpu/exchange.h"
 #include "tests/gpu/rdma_fixture.h"
 
 namespace troupe::gpu {
@@ -24,12 +23,7 @@ using GpuRdmaOrder = GpuRdmaTest;
 TEST_F(GpuRdmaOrder, ACompletedReadIsSeenByTheGpu) {
     disorder(true);
     start();
-    Memory local = make("gpu0", kRoom);
-    Memory remote = make("host", kRoom);
-    registerAll(*a, local);
-    registerRemote(remote);
-    exchange(*a, segment, local, remote);
-    expectByRdma(local, 3, remote, 5, kBytes);
+    exchangeBetween("gpu0", "host");
     EXPECT_GE(control.count(kFlush), 1u);
 }
 
@@ -39,16 +33,7 @@ TEST_F(GpuRdmaOrder, ACompletedWriteIsSeenByTheOwnersGpu) {
     EngineSetup chunked = rdma();
     chunked.config.rdma_max_chunk_bytes = 64u << 10;
     start(chunked);
-    for (const char* here : {"host", "gpu0"}) {
-        Memory local = make(here, kRoom);
-        Memory remote = make("gpu1", kRoom);
-        registerAll(*a, local);
-        registerRemote(remote);
-        exchange(*a, segment, local, remote);
-        expectByRdma(local, 3, remote, 5, kBytes);
-        EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
-        EXPECT_TRUE(b->unregisterLocalMemory(remote.pointer()));
-    }
+    for (const char* here : {"host", "gpu0"}) exchangeBetween(here, "gpu1");
 }
 
 TEST_F(GpuRdmaOrder, WhatComesTogetherIsFlushedOnce) {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/gpu/exchange.h"
 #include "tests/gpu/rdma_fixture.h"
 
 namespace troupe::gpu {
@@ -16,20 +15,7 @@ using namespace gpu::testing;
 
 constexpr std::uint64_t kBytes = 300001;
 
-class GpuRdma : public GpuRdmaTest {
-  protected:
-    /// Every shape, in both directions, between memories of these kinds.
-    void exchangeBetween(const std::string& here, const std::string& there) {
-        Memory local = make(here, kRoom);
-        Memory remote = make(there, kRoom);
-        registerAll(*a, local);
-        registerRemote(remote);
-        exchange(*a, segment, local, remote);
-        expectByRdma(local, 3, remote, 5, kBytes);
-        EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
-        EXPECT_TRUE(b->unregisterLocalMemory(remote.pointer()));
-    }
-};
+using GpuRdma = GpuRdmaTest;
 
 TEST_F(GpuRdma, BytesOfEveryShapeGoStraightBetweenGpusAndHosts) {
     EngineSetup untried = rdma();

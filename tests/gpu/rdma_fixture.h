@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu/exchange.h"
 #include "tests/gpu/fixture.h"
 #include "tests/verbs_backend/soft_system.h"
 
@@ -94,6 +95,17 @@ class GpuRdmaTest : public GpuTest {
             EXPECT_EQ(way.gpu.rfind("straight", 0) == 0, local.isOnGpu() || remote.isOnGpu()) << way.toString();
             EXPECT_TRUE(way.then.empty() && way.attempts.empty()) << way.toString();
         }
+    }
+
+    /// Every shape, in both directions, between memories of these kinds.
+    void exchangeBetween(const std::string& here, const std::string& there) {
+        Memory local = registered(*a, here, kRoom);
+        Memory remote = make(there, kRoom);
+        registerRemote(remote);
+        exchange(*a, segment, local, remote);
+        expectByRdma(local, 3, remote, 5, 300001);
+        EXPECT_TRUE(a->unregisterLocalMemory(local.pointer()));
+        EXPECT_TRUE(b->unregisterLocalMemory(remote.pointer()));
     }
 
     /// Descriptors of the driver's dma-bufs that this process has open.
