@@ -6,11 +6,9 @@
 
 #include "actors/run_queue.h"
 #include "messages/data_plane.h"
+#include "messages/task_history.h"
 
 namespace troupe {
-
-/// The bit of a worker in Task::workers and Run::barred; the last one is shared by all from 63 on.
-inline std::uint64_t workerBit(std::uint32_t worker) { return 1ull << (worker < 63 ? worker : 63); }
 
 /// A path's window holds at least this many flights of a large task, so that one is always on the wire while another
 /// is being reported.

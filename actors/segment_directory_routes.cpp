@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/path_ladder.h"
 #include "actors/segment_directory.h"
 #include "base/printable.h"
 

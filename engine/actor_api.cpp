@@ -22,6 +22,7 @@
 
 #include "actors/hosted_actor.h"
 #include "base/quiet_thread.h"
+#include "cuda_backend/driver_api.h"
 #include "engine/engine_core.h"
 #include "engine/transfer_engine.h"
 
@@ -189,9 +190,10 @@ class EngineActorImpl final : public HostedActor {
     }
 
     caf::result<TransferReport> submit(const SubmitTransfers& request) {
-        // cudaStreamPerThread: it would be the stream of the thread that runs this actor, and empty.
+        // It would be the stream of the thread that runs this actor, and empty.
         const auto is_per_thread = [](const TransferRequest& each) {
-            return each.wait_stream && reinterpret_cast<std::uintptr_t>(*each.wait_stream) == 2;
+            return each.wait_stream &&
+                   reinterpret_cast<std::uintptr_t>(*each.wait_stream) == cuda::api::kStreamPerThread;
         };
         if (std::any_of(request.requests.begin(), request.requests.end(), is_per_thread))
             return toCafError(

@@ -10,6 +10,9 @@
 
 namespace troupe {
 
+/// The bit of a worker in Task::workers, Run::barred and TaskHistory; the last one is shared by all from 63 on.
+inline std::uint64_t workerBit(std::uint32_t worker) { return 1ull << (worker < 63 ? worker : 63); }
+
 /// What became of the parts of a task that did not go smoothly, in order: which came back from where and why, when
 /// something was sent again, and what arrived by whom. Kept by the task's tracker from the first failure on; bounded.
 struct TaskHistory {
@@ -43,7 +46,7 @@ struct TaskHistory {
     /// Bytes arrived by a worker.
     void arrived(std::uint32_t worker, std::uint64_t bytes, TimePoint now) {
         if (bytes == 0) return;
-        carried |= bitOf(worker);
+        carried |= workerBit(worker);
         const Attempt* const last = attempts.empty() ? nullptr : &attempts.back();
         if (last != nullptr && last->worker == worker && last->cause.isOk())
             attempts.back().bytes += bytes;
@@ -52,7 +55,7 @@ struct TaskHistory {
     }
 
     /// The worker's transport does not carry what it gave back.
-    void wasDeclined(std::uint32_t worker) { declined |= bitOf(worker); }
+    void wasDeclined(std::uint32_t worker) { declined |= workerBit(worker); }
 
     /// Of these workers, as in Task::workers, those that did not only decline; all, where there is no other.
     std::uint64_t carriersAmong(std::uint64_t workers) const {
@@ -95,7 +98,6 @@ struct TaskHistory {
     std::uint64_t carried = 0;   ///< Workers that something arrived by.
 
   private:
-    static std::uint64_t bitOf(std::uint32_t worker) { return 1ull << (worker < 63 ? worker : 63); }
     void add(Attempt attempt) {
         if (attempts.size() < kMost)
             attempts.push_back(std::move(attempt));

@@ -22,8 +22,7 @@ void logRecordedAtEnd(const Logger& log, const Device& device, const Status& why
     if (!log) return;
     log->warn(
         "{}: the done_event of a transfer is recorded when its bytes are there, and not at submit, so what is given to "
-        "the "
-        "GPU behind it before that does not wait: {}",
+        "the GPU behind it before that does not wait: {}",
         device.info().location, why.toString());
 }
 

@@ -263,13 +263,12 @@ Status MemoryTable::remove(const Region& region) {
         std::copy_if(stuck_.begin(), stuck_.end(), std::back_inserter(ending), isOfRegion);
         std::erase_if(stuck_, isOfRegion);
         const auto found = by_addr_.find(region.range.addr);
-        if (found != by_addr_.end() && isOfRegion(found->second)) {
+        const bool has_keys = found != by_addr_.end() && isOfRegion(found->second);
+        if (has_keys) {
             ending.push_back(std::move(found->second));
             by_addr_.erase(found);
-            auto next = std::make_shared<KeyMap>(*visible_.load());
-            next->erase(region.id);
-            visible_.publish(std::move(next));
-        } else if (visible_.load()->declined_ != 0) {
+        }
+        if (has_keys || visible_.load()->declined_ != 0) {
             auto next = std::make_shared<KeyMap>(*visible_.load());
             next->erase(region.id);
             visible_.publish(std::move(next));

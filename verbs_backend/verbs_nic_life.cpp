@@ -232,7 +232,7 @@ void VerbsNic::beginDrain(Lane& lane, const Status& cause, bool retryable, TimeP
     lane.step = Lane::Step::Draining;
     // What its owner reset connects anew at once; whatever else ended it may last.
     --lane.path->lanes_up;
-    if (lane.lost && !lane.proven && !lane.queue.idle()) lane.path->barren.insert(lane.peer_device);
+    if (lane.lost && !lane.proven && lane.queue.nextNumber() != 0) lane.path->barren.insert(lane.peer_device);
     if (!lane.orphan && lane.lost) {
         suspend(*lane.path);
         // The link of the others is the same, and they may not know yet: one request is to try it, and what was lost

@@ -221,7 +221,6 @@ void VerbsNic::onCompletion(const ibv_wc& completion, TimePoint now, Sweep& swee
         failWaiting(*lane, cause, true);
         // A request that was refused ends the pair and says nothing of the way to the peer.
         lane->lost = cause.code() == Code::ConnectionLost;
-        if (lane->lost && !lane->proven) lane->path->barren.insert(lane->peer_device);
         beginDrain(*lane, cause, true, now, true);
     }
     if (lane->step == Lane::Step::Draining && lane->queue.idle()) beginEnd(*lane, now);
