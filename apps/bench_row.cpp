@@ -23,7 +23,6 @@ namespace {
 constexpr std::chrono::milliseconds kTick{20};    ///< Between looks at the stop signal.
 constexpr std::uint64_t kCheckBatch = 256;        ///< Requests in one batch of setting up and verifying.
 constexpr std::uint64_t kCheckBytes = 64u << 20;  ///< Bytes in one such batch, at most.
-constexpr std::byte kPoison{0xa5};
 
 enum class Phase { WarmUp, Measure, Stop };
 

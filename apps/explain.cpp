@@ -13,6 +13,7 @@
 #include "apps/support/remedy.h"
 #include "apps/support/session.h"
 #include "apps/support/table.h"
+#include "apps/support/transfer.h"
 #include "apps/support/units.h"
 
 namespace troupe::apps {
@@ -117,25 +118,6 @@ std::vector<Line> linesOf(Session& session, const RouteExplanation& route, const
     return lines;
 }
 
-/// The time of a batch of one request; who carried it goes to `carried`.
-Result<Duration> timeOnce(TransferEngine& engine, const TransferRequest& request, RouteExplanation& carried) {
-    const TimePoint begin = Clock::now();
-    const auto batch = engine.allocateBatchID(1);
-    if (!batch) return batch.status();
-    Status status = engine.submitTransfer(*batch, {request});
-    TimePoint end{};
-    if (status) {
-        const auto ended = engine.waitTransfer(*batch);
-        end = Clock::now();
-        status = ended ? ended->error : ended.status();
-        const auto how = engine.explain(*batch, 0);
-        if (how) carried = *how;
-    }
-    static_cast<void>(engine.freeBatchID(*batch));
-    if (!status) return status;
-    return end - begin;
-}
-
 /// Reads, so that nobody's memory changes.
 Result<Timed> timeReads(Session& session, SegmentID segment, const ByteRange& range, std::uint64_t size) {
     Timed timed;
@@ -150,9 +132,10 @@ Result<Timed> timeReads(Session& session, SegmentID segment, const ByteRange& ra
     request.length = timed.bytes;
     std::array<Duration, kReads> times{};
     for (int i = -1; i < kReads; ++i) {
-        const auto took = timeOnce(session.engine(), request, timed.carried);
-        if (!took) return session.explained(took.status(), true).withContext("a read of " + formatBytes(timed.bytes));
-        (i < 0 ? timed.first : times[static_cast<std::size_t>(i)]) = *took;
+        auto read = carryOne(session.engine(), request);
+        if (!read) return session.explained(read.status(), true).withContext("a read of " + formatBytes(timed.bytes));
+        (i < 0 ? timed.first : times[static_cast<std::size_t>(i)]) = read->took;
+        timed.carried = std::move(read->by);
     }
     std::nth_element(times.begin(), times.begin() + kReads / 2, times.end());
     timed.median = times[kReads / 2];

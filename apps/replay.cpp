@@ -22,8 +22,7 @@ namespace troupe::apps {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{
-    50};                            ///< Between looks at the stop signal while waiting for the next request.
-constexpr std::byte kPoison{0xa5};  ///< Staged before a read, so that a read that moved nothing is seen.
+    50};  ///< Between looks at the stop signal while waiting for the next request.
 
 /// What happens to one block of a request.
 struct BlockMove {

@@ -21,7 +21,6 @@ namespace {
 
 constexpr std::uint64_t kGuard = 64;  ///< Bytes on each side of a local buffer that nothing may touch.
 constexpr std::byte kGuardByte{0x5a};
-constexpr std::byte kPoison{0xa5};       ///< In a buffer before a read, so that a read that moved nothing is seen.
 constexpr std::uint64_t kMaxPieces = 8;  ///< Requests that one operation is cut into.
 constexpr unsigned kSlotsPerFlight = 2;  ///< Slots are twice the operations in flight, so that the choice is random.
 constexpr std::uint64_t kMinSlot = 64;

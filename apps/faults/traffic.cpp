@@ -13,7 +13,6 @@ namespace troupe::apps::faults {
 
 namespace {
 
-constexpr std::byte kPoison{0xa5};
 /// Buffers beside those of the operations under way, for what rests.
 constexpr std::uint32_t kSpareBuffers = 2;
 /// Blocks for each operation under way, so that the choice is random.

@@ -9,6 +9,7 @@
 
 #include "apps/support/arguments.h"
 #include "apps/support/remedy.h"
+#include "apps/support/transfer.h"
 #include "apps/support/units.h"
 #include "base/config_units.h"
 #include "base/endpoint.h"
@@ -346,16 +347,8 @@ std::string Session::carrierOfARead(SegmentID segment, std::uint64_t address) {
     request.target_offset = address;
     request.length = 1;
     request.deadline = Clock::now() + kTrialTime;
-    const auto batch = engine_->allocateBatchID(1);
-    if (!batch) return {};
-    std::string carrier;
-    if (engine_->submitTransfer(*batch, {request})) {
-        const auto ended = engine_->waitTransfer(*batch);
-        if (ended && ended->s == TransferStatusEnum::COMPLETED)
-            if (const auto how = engine_->explain(*batch, 0)) carrier = how->transport;
-    }
-    static_cast<void>(engine_->freeBatchID(*batch));
-    return carrier;
+    const auto read = carryOne(*engine_, request);
+    return read ? read->by.transport : std::string();
 }
 
 std::string Session::transportUsed(const Target& target) {

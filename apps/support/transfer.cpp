@@ -91,6 +91,23 @@ Status Transfer::finish() {
     return *done ? Status::ok() : Status(Code::Internal, "a transfer did not end; this is a defect of the engine");
 }
 
+Result<Carried> carryOne(TransferEngine& engine, const TransferRequest& request) {
+    const TimePoint begin = Clock::now();
+    const auto batch = engine.allocateBatchID(1);
+    if (!batch) return batch.status();
+    Carried carried;
+    Status status = engine.submitTransfer(*batch, {request});
+    if (status) {
+        const auto ended = engine.waitTransfer(*batch);
+        carried.took = Clock::now() - begin;
+        status = ended ? ended->error : ended.status();
+        if (auto how = engine.explain(*batch, 0)) carried.by = std::move(*how);
+    }
+    static_cast<void>(engine.freeBatchID(*batch));
+    if (!status) return status;
+    return carried;
+}
+
 Status transferAll(TransferEngine& engine, const std::vector<TransferRequest>& requests) {
     auto transfer = Transfer::start(engine, requests);
     return transfer ? transfer->finish() : transfer.status();

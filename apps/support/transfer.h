@@ -38,6 +38,14 @@ class Transfer {
     SegmentID segment_ = kLocalSegmentID;  ///< Of the first request; the commands' batches have one target.
 };
 
+/// One request by itself: how long it took from its submit to the end of the wait, and who carried it.
+struct Carried {
+    Duration took{};
+    RouteExplanation by;
+};
+/// Errors are submitTransfer's, and why it did not complete. Waits as long as its deadline lets it.
+Result<Carried> carryOne(TransferEngine& engine, const TransferRequest& request);
+
 /// Starts and finishes.
 Status transferAll(TransferEngine& engine, const std::vector<TransferRequest>& requests);
 
